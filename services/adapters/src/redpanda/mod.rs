@@ -1,0 +1,22 @@
+//! The log: Redpanda, or anything that speaks Kafka's protocol.
+
+mod admin;
+mod follow;
+mod publish;
+mod read;
+mod record;
+
+pub use admin::{TopicSettings, create_topics, list_partitions};
+pub use follow::{FollowSpec, Follower, StartAt};
+pub use publish::{OutRecord, Publisher};
+pub use read::{Bounds, LogReader, ReadSpan};
+pub use record::{Batch, Kind, Record};
+
+/// Where the log is, and who asks.
+#[derive(Clone, Debug)]
+pub struct RedpandaConfig {
+    /// `host:port` of a broker.
+    pub address: String,
+    /// Name under which the broker's logs show this client.
+    pub client_id: String,
+}
