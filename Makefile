@@ -1,0 +1,64 @@
+# The commands of Meridian. `make help` lists them.
+#
+#   make drill                  RATE=, DURATION=, REGIONS=, DRILL= change the run
+#   make test
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help drill test unit live up status down smoke load build prerequisites fetch
+
+REGIONS ?= 3
+DRILL ?= region-kill
+PLAN ?= default
+RATE ?=
+DURATION ?=
+
+native := target/release/native
+loadtest := target/release/loadtest
+load_options := $(if $(RATE),--rate $(RATE)) $(if $(DURATION),--duration $(DURATION))
+# A name of loadtest/drills or loadtest/plans, or the path of a file.
+drill_file := $(if $(wildcard $(DRILL)),$(DRILL),loadtest/drills/$(DRILL).toml)
+plan_file := $(if $(wildcard $(PLAN)),$(PLAN),loadtest/plans/$(PLAN).toml)
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "  Parameters: REGIONS=1..5 (now $(REGIONS)), DRILL=$(DRILL), PLAN=$(PLAN), RATE= events/s a region, DURATION= seconds"
+
+prerequisites: ## Check what this machine must have; install what is missing where allowed
+	@deploy/native/prerequisites.sh
+
+build: prerequisites ## Build services, launcher and load tester
+	@echo "build: compiling (the first time takes minutes)"
+	@cargo build --release --locked --workspace --bins
+
+fetch: build ## Fetch the engines into the user's cache, once
+	@$(native) fetch
+
+drill: fetch ## Three regions, load, iad killed and returned, verdict and report
+	@$(native) run --regions $(REGIONS) -- $(loadtest) drill $(drill_file) $(load_options)
+
+smoke: fetch ## One region, seconds: one event's whole way
+	@$(native) run --regions 1 -- $(loadtest) smoke
+
+load: fetch ## Load by PLAN= on the running world, or on one made for it
+	@if [ -f .meridian/world.json ]; then $(loadtest) load $(plan_file) $(load_options); \
+	else $(native) run --regions $(REGIONS) -- $(loadtest) load $(plan_file) $(load_options); fi
+
+up: fetch ## Start REGIONS= regions in the background
+	@$(native) up --regions $(REGIONS)
+
+status: ## Lag by pair and hop, watermark age, parked records, addresses
+	@$(native) status
+
+down: ## Stop them
+	@$(native) down
+
+test: fetch ## All tests: without engines, then live on real engines
+	@deploy/native/test.sh
+
+unit: prerequisites ## The tests that need no engines
+	@cargo test --release --locked --workspace --exclude live
+
+live: fetch ## The tests on real engines
+	@deploy/native/test.sh live
