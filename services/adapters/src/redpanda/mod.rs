@@ -1,14 +1,19 @@
 //! The log: Redpanda, or anything that speaks Kafka's protocol.
+//!
+//! Functions with the shape `(Arc<Context>, input)` are methods, to be bound as `kit::bind(&publisher, Publisher::publish)`.
+//! **No allocation of ours happens per record, only per batch; no future either.**
 
 mod admin;
+mod client;
 mod follow;
+mod native;
 mod publish;
 mod read;
 mod record;
 
 pub use admin::{TopicSettings, create_topics, list_partitions};
 pub use follow::{FollowSpec, Follower, StartAt};
-pub use publish::{OutRecord, Publisher};
+pub use publish::{DeadLetter, OutRecord, Publisher};
 pub use read::{Bounds, LogReader, ReadSpan};
 pub use record::{Batch, Kind, Record};
 
