@@ -28,9 +28,9 @@ pub use event::{InvalidField, Limits, payload_hash, validate};
 pub use event_v1::{Change, Event, Watermark};
 pub use identity::{Identity, PayloadHash};
 pub use position::{
-    CONTENT_TYPE_EVENT, CONTENT_TYPE_WATERMARK, HEADER_CONTENT_TYPE, HEADER_POSITION, LogPosition, Origin, PartitionId, Sequence,
-    Step, Topic,
+    CONTENT_TYPE_EVENT, CONTENT_TYPE_WATERMARK, HEADER_CONTENT_TYPE, HEADER_POSITION, LogPosition, Origin, PartitionId, Sequence, Step,
+    Topic,
 };
-pub use shard::{PARTITIONS, SUBJECT_SPREAD, partition_of, partitions_of};
+pub use shard::{KEY_FUNCTION, PARTITIONS, SUBJECT_SPREAD, partition_of, partitions_of};
 pub use signal_v1::Signal;
 pub use watermark::{Chain, ChainStep};
