@@ -45,7 +45,10 @@ pub fn start(service: &'static str) -> Result<Telemetry> {
         .install_recorder()
         .context("metrics recorder")?;
     let spans = span_exporter(service)?;
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = config::variable("RUST_LOG").unwrap_or_else(|| "info".into());
+    // This driver writes a line for every vain try and every dropped hint; the adapter tells the same, at a bounded rate.
+    let quiet = if filter.contains("async_nats") { "" } else { ",async_nats=off" };
+    let filter = EnvFilter::try_new(filter + quiet).context("RUST_LOG")?;
     let export = spans.as_ref().map(|spans| tracing_opentelemetry::layer().with_tracer(spans.tracer(service)));
     // Without an exporter nothing listens for spans, so they cost an atomic read.
     let log = tracing_subscriber::fmt::layer().json().with_writer(std::io::stderr).with_current_span(false).with_span_list(false);

@@ -1,0 +1,84 @@
+//! Following the feed: await a wake-up or a tick, pull until nothing is left, handle, save the cursor.
+
+use crate::{Page, PullError};
+use anyhow::{Context, Result};
+use kit::{Effect, backoff::Backoff};
+use std::{convert::Infallible, time::Duration};
+use tokio::time::timeout;
+
+/// How a feed is followed.
+#[derive(Clone, Copy, Debug)]
+pub struct FollowConfig {
+    /// Events a page at most.
+    pub limit: u32,
+    /// Longest time without a pull: what covers lost wake-ups.
+    pub tick: Duration,
+}
+
+impl Default for FollowConfig {
+    fn default() -> Self {
+        Self { limit: 500, tick: Duration::from_secs(1) }
+    }
+}
+
+/// A page, handed over to be handled.
+#[derive(Debug)]
+pub struct Handled {
+    /// The page.
+    pub page: Page,
+    /// When it was asked for because of a signal: when that was sent, microseconds since the Unix epoch.
+    pub signalled_us: Option<u64>,
+}
+
+/// Everything that following a feed does to the outside world.
+#[derive(Clone)]
+pub struct Follower {
+    /// Waits for a hint that there is something new; gives when it was sent, microseconds since the Unix epoch.
+    /// Dropped and asked again at each tick.
+    pub await_signal: Effect<(), u64>,
+    /// Pulls the page at a cursor, with at most so many events.
+    pub pull_page: Effect<(String, u32), Result<Page, PullError>>,
+    /// Handles a page, whole; at least once. Handled means: would survive a crash.
+    pub handle_page: Effect<Handled, ()>,
+    /// Keeps a cursor, durably.
+    pub save_cursor: Effect<String, ()>,
+}
+
+/// Follows a feed from `cursor` on, for ever. A page is handled before its cursor is saved, so that a crash between
+/// any two steps repeats a page and never skips one.
+///
+/// # Errors
+/// When history was trimmed past the cursor, the cursor or key is refused, or a page cannot be handled or a cursor saved.
+pub async fn follow(effects: &Follower, config: FollowConfig, mut cursor: String) -> Result<Infallible> {
+    let mut backoff = Backoff::default();
+    let mut signalled_us = None;
+    loop {
+        match (effects.pull_page)((cursor.clone(), config.limit)).await.context("pull page")? {
+            Ok(page) => {
+                backoff.reset();
+                let more = page.more;
+                let next = page.cursor.clone();
+                if !page.events.is_empty() {
+                    (effects.handle_page)(Handled { page, signalled_us }).await.context("handle page")?;
+                }
+                if next != cursor {
+                    (effects.save_cursor)(next.clone()).await.context("save cursor")?;
+                    cursor = next;
+                }
+                if more {
+                    continue;
+                }
+            }
+            Err(PullError::Later { reason, retry_after }) => {
+                tracing::debug!(reason, "no page; will pull again");
+                tokio::time::sleep(backoff.next_delay().max(retry_after.unwrap_or_default())).await;
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        signalled_us = match timeout(config.tick, (effects.await_signal)(())).await {
+            Ok(signal) => Some(signal.context("await signal")?),
+            Err(_) => None,
+        };
+    }
+}
