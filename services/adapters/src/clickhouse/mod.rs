@@ -1,0 +1,13 @@
+//! The analytics store: ClickHouse over HTTP. Every call has a deadline, every insert and query states its settings.
+
+mod audit;
+mod connect;
+mod progress;
+mod schema;
+mod usage;
+
+pub use audit::{StoredEvent, read_events};
+pub use connect::{ClickHouse, InsertBlock, check_settings, insert_block};
+pub use progress::{ParkedRow, PositionRow, Positions, Progress, SaveProgress, load_positions, read_progress, save_positions};
+pub use schema::{execute_schema, statements};
+pub use usage::{Aggregation, Bucket, ConflictRow, ListConflicts, SumMeter, list_conflicts, read_release, sum_meter};
