@@ -10,6 +10,8 @@ mod native;
 mod publish;
 mod read;
 mod record;
+mod search;
+mod source;
 
 pub use admin::{TopicSettings, create_topics, list_partitions};
 pub use follow::{FollowSpec, Follower, StartAt};

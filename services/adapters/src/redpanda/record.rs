@@ -211,14 +211,14 @@ impl BatchBuilder {
     }
 
     pub(super) fn take(&mut self, partitions: &Arc<[PartitionId]>) -> Batch {
-        let batch = Batch {
-            partitions: Arc::clone(partitions),
-            arena: Bytes::copy_from_slice(&self.arena),
-            metas: Arc::from(self.metas.as_slice()),
-        };
+        let (arena, metas) = (Bytes::copy_from_slice(&self.arena), Arc::from(self.metas.as_slice()));
+        self.clear();
+        Batch { partitions: Arc::clone(partitions), arena, metas }
+    }
+
+    pub(super) fn clear(&mut self) {
         self.arena.clear();
         self.metas.clear();
-        batch
     }
 }
 
