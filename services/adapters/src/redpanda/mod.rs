@@ -5,6 +5,7 @@
 
 mod admin;
 mod client;
+mod cluster;
 mod follow;
 mod native;
 mod publish;
@@ -14,6 +15,7 @@ mod search;
 mod source;
 
 pub use admin::{TopicSettings, create_topics, list_partitions};
+pub use cluster::read_cluster_id;
 pub use follow::{FollowSpec, Follower, StartAt};
 pub use publish::{DeadLetter, OutRecord, Publisher};
 pub use read::{Bounds, LogReader, ReadSpan};

@@ -6,12 +6,14 @@
 
 mod change;
 mod connect;
+mod durability;
 mod generation;
 mod identity;
 mod schema;
 
 pub use change::{ChangeRange, ChangeRow, CommitRow, commit_event, read_changes};
 pub use connect::{Refused, Scylla, ScyllaConfig};
+pub use durability::{Durability, TableTimes, read_durability};
 pub use generation::{Generation, latest_generation, read_generations, register_generation};
 pub use identity::{SaveIdentity, find_identity, save_identity};
 pub use schema::{ClusterView, execute_ddl, view_cluster};
@@ -55,7 +57,8 @@ const UUID_EPOCH_TICKS: u64 = 0x01b2_1dd2_1381_4000;
 /// # Errors
 /// When no answer comes in time.
 pub async fn database_time(scylla: Arc<Scylla>, (): ()) -> Result<DatabaseTime> {
-    let rows = scylla.session.execute_unpaged(&scylla.statements()?.time, ()).await.context("read the database's clock")?.into_rows_result()?;
+    let rows =
+        scylla.session.execute_unpaged(&scylla.statements()?.time, ()).await.context("read the database's clock")?.into_rows_result()?;
     let (now,) = rows.single_row::<(CqlTimeuuid,)>()?;
     let ticks = uuid_ticks(now.as_bytes());
     Ok(DatabaseTime(ticks.saturating_sub(UUID_EPOCH_TICKS) / 10))
