@@ -1,0 +1,13 @@
+//! `exec`: a command inside a region.
+
+use crate::control::{Client, Request, Response, StateDir};
+use crate::world::guard;
+use anyhow::{Result, bail};
+use std::ffi::OsString;
+
+pub fn exec(dir: &StateDir, region: String, command: &[OsString]) -> Result<i32> {
+    match Client::of(dir)?.call(&Request::Entry { region })? {
+        Response::Entry { init_pid } => guard::supervise(init_pid, command),
+        other => bail!("unexpected answer {other:?}"),
+    }
+}

@@ -1,0 +1,7 @@
+//! The command `native`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    native::cli::main()
+}
