@@ -89,6 +89,16 @@ impl Nats {
     /// # Errors
     /// When the configuration is wrong (region name, URL).
     pub async fn connect(config: &NatsConfig) -> Result<Arc<Self>> {
+        let nats = Self::start(config).await?;
+        nats.connected().await;
+        Ok(nats)
+    }
+
+    /// Begins to connect and returns at once: for whoever can do without hints meanwhile.
+    ///
+    /// # Errors
+    /// When the configuration is wrong (region name, URL).
+    pub async fn start(config: &NatsConfig) -> Result<Arc<Self>> {
         check_region(&config.region)?;
         let log = Arc::new(EventLog::default());
         let options = ConnectOptions::new()
@@ -109,9 +119,7 @@ impl Nats {
                 async {}
             });
         let client = options.connect(config.url.as_str()).await.with_context(|| format!("NATS at {}", config.url))?;
-        let nats = Arc::new(Self { client, region: config.region.clone() });
-        nats.wait_connected().await;
-        Ok(nats)
+        Ok(Arc::new(Self { client, region: config.region.clone() }))
     }
 
     /// Whether the connection stands now, as far as the driver knows.
@@ -119,8 +127,8 @@ impl Nats {
         self.client.connection_state() == State::Connected
     }
 
-    /// `retry_on_initial_connect` returns before the connection stands, so its state is watched.
-    async fn wait_connected(&self) {
+    /// Waits until the connection stands: the driver's own connect returns before that.
+    pub async fn connected(&self) {
         loop {
             let flushed = self.is_connected() && matches!(timeout(Duration::from_secs(1), self.client.flush()).await, Ok(Ok(())));
             if flushed {

@@ -34,6 +34,23 @@ pub fn list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D
     Ok(text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(Into::into).collect())
 }
 
+/// Answers `--help` and `--version`, and refuses any other argument: a service has no others. False when there are none.
+#[allow(clippy::disallowed_methods)]
+pub fn answer_usage(name: &str, version: &str, defaults: &str) -> bool {
+    match std::env::args().nth(1).as_deref() {
+        None => return false,
+        Some("--version" | "-V") => println!("{name} {version}"),
+        Some("--help" | "-h") => {
+            println!("{name} {version}\n\nRuns until SIGTERM. Configuration: environment variables MERIDIAN_<KEY>.\n\n{defaults}");
+        }
+        Some(other) => {
+            eprintln!("{name}: {other:?} is not understood; see {name} --help");
+            std::process::exit(2);
+        }
+    }
+    true
+}
+
 /// One environment variable outside the services' own names, such as those of OpenTelemetry's specification.
 #[allow(clippy::disallowed_methods)]
 pub fn variable(name: &str) -> Option<String> {
