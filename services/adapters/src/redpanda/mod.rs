@@ -17,7 +17,7 @@ mod source;
 pub use admin::{TopicSettings, create_topics, list_partitions};
 pub use cluster::read_cluster_id;
 pub use follow::{FollowSpec, Follower, StartAt};
-pub use publish::{DeadLetter, OutRecord, Publisher};
+pub use publish::{DeadLetter, OutRecord, Publisher, refusal};
 pub use read::{Bounds, LogReader, ReadSpan};
 pub use record::{Batch, Kind, Record};
 

@@ -160,11 +160,11 @@ impl Publisher {
         let queued = generation.queue(records, &reports, deadline).await;
         reports.arrived();
         let in_time = tokio::time::timeout_at(deadline, reports.all()).await.is_ok();
-        let failure = reports.failure.get();
+        let failure = reports.failure.get().copied();
         let failed = match (queued, failure, in_time) {
             (Ok(()), None, true) => return Ok(()),
             (Err(error), ..) => error,
-            (_, Some(code), _) => anyhow!("not acknowledged: {code}"),
+            (_, Some(code), _) => anyhow::Error::new(code).context("not acknowledged"),
             (_, None, false) => anyhow!("not acknowledged within {} s", PATIENCE.as_secs()),
         };
         self.renew(&generation).await?;
@@ -187,6 +187,13 @@ impl Publisher {
         }
         Ok(())
     }
+}
+
+/// Why the log will never take (one of) the records that [`Publisher::publish`] failed on; `None` when it may pass.
+pub fn refusal(error: &anyhow::Error) -> Option<String> {
+    use RDKafkaErrorCode::{InvalidRecord, MessageBatchTooLarge, MessageSizeTooLarge};
+    let code = *error.downcast_ref::<RDKafkaErrorCode>()?;
+    matches!(code, MessageSizeTooLarge | MessageBatchTooLarge | InvalidRecord).then(|| code.to_string())
 }
 
 /// One producer, until it fails.
@@ -234,7 +241,7 @@ impl Generation {
                     if code == RDKafkaErrorCode::QueueFull {
                         return Ok(&records[index..]);
                     }
-                    bail!("{}/{}: {code}", record.topic.to_string_lossy(), record.partition);
+                    return Err(code).with_context(|| format!("{}/{}", record.topic.to_string_lossy(), record.partition));
                 }
             }
         }
