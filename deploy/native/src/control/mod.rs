@@ -1,6 +1,7 @@
 //! How a living world is steered: JSON lines over a unix socket, one request a line, one answer a line.
 //!
-//! Answers to [`Request::WaitReady`] and to requests that take long are preceded by any number of [`Response::Progress`].
+//! A variant is `{"kill": {…}}`, one without fields `"status"`. Answers to [`Request::WaitReady`] and to requests that take long
+//! are preceded by any number of [`Response::Progress`].
 
 mod client;
 mod ground;
@@ -15,14 +16,14 @@ pub use state::{StateDir, WorldFile, WorldRegion};
 
 use crate::progress::Line;
 use crate::world::router::{LatenessReport, LinkChange};
-use crate::world::{KillMode, LinkStatus, ProcessStatus, Selection};
+use crate::world::{KillMode, LinkStatus, ProcessSpec, ProcessStatus, Selection};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 /// What can be asked of a living world.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "request", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub enum Request {
     /// Wait until everything that the world was started with is ready. Answer: `Done` or `Error`.
     WaitReady,
@@ -31,7 +32,6 @@ pub enum Request {
     /// Change settings of links. Answer: `Done`.
     Link {
         /// Which directions.
-        #[serde(flatten)]
         selection: Selection,
         /// What changes.
         change: LinkChange,
@@ -67,6 +67,13 @@ pub enum Request {
         region: String,
         /// Process; all when absent.
         process: Option<String>,
+    },
+    /// Start a process of one's own. Answer: `Done`, when it runs.
+    Spawn {
+        /// Region.
+        region: String,
+        /// The process.
+        process: ProcessSpec,
     },
     /// End one process: SIGKILL, or SIGTERM when `polite`. Answer: `Done`, when it is gone.
     KillProcess {
@@ -107,7 +114,7 @@ pub enum Request {
 
 /// What a world answers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "response", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub enum Response {
     /// Done.
     Done,

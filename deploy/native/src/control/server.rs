@@ -68,6 +68,7 @@ fn answer(request: Request, shared: &Arc<Shared>, output: &mut UnixStream) -> Re
         Request::Start { region, wait } => start_region(shared, region, wait, output)?,
         Request::Pause { region, process } => signal(shared.world()?, &region, process.as_deref(), Signal::SIGSTOP)?,
         Request::Resume { region, process } => signal(shared.world()?, &region, process.as_deref(), Signal::SIGCONT)?,
+        Request::Spawn { region, process } => shared.world()?.spawn(&region, process)?,
         Request::KillProcess { region, process, polite } => kill_process(shared.world()?, &region, &process, polite)?,
         Request::StartProcess { region, process } => shared.world()?.respawn(&region, &process)?,
         Request::Expose { region, port } => {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// Launcher to init, on init's standard input. Its end is an order too: end the region.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "order", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub enum Order {
     /// Start a process.
     Spawn(ProcessSpec),
@@ -20,7 +20,7 @@ pub enum Order {
 
 /// Init to launcher, on init's standard output.
 #[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "report", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub enum Report {
     /// The region's init runs.
     Ready,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// What a process is doing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "state", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub enum ProcessState {
     /// It was ordered, init has not answered yet.
     Starting,
@@ -37,7 +37,6 @@ pub struct ProcessStatus {
     /// Its number as the host sees it, while it runs.
     pub pid: Option<i32>,
     /// What it is doing.
-    #[serde(flatten)]
     pub state: ProcessState,
     /// How often it was started.
     pub starts: u32,

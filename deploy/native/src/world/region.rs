@@ -144,14 +144,20 @@ pub fn wait_started(table: &Table, name: &str) -> Result<()> {
     }
 }
 
-/// The number of init (said by outer), once init says that it is ready.
+/// The number of init (said by outer), once init says that it is ready; they speak in either order.
 fn greeting(output: &mut BufReader<ChildStdout>) -> Option<i32> {
-    let mut line = String::new();
-    output.read_line(&mut line).ok()?;
-    let pid = line.trim().parse().ok()?;
-    line.clear();
-    output.read_line(&mut line).ok()?;
-    matches!(serde_json::from_str(&line), Ok(Report::Ready)).then_some(pid)
+    let (mut pid, mut ready) = (None, false);
+    while pid.is_none() || !ready {
+        let mut line = String::new();
+        if output.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        match line.trim().parse() {
+            Ok(number) => pid = Some(number),
+            Err(_) => ready = matches!(serde_json::from_str(&line), Ok(Report::Ready)),
+        }
+    }
+    pid
 }
 
 fn listen(output: BufReader<ChildStdout>, pid: i32, table: Arc<Table>, alive: Arc<AtomicBool>) -> Result<JoinHandle<()>> {
