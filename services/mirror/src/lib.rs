@@ -18,6 +18,7 @@ pub use follow::serve;
 pub use frame::frames_of;
 pub use lane::CONTENT_TYPE_REFUSED;
 pub use local_log::LocalLog;
+pub use receive::receive;
 pub use tail::{Tail as CopyTail, last_of_tail};
 
 use adapters::redpanda::{DeadLetter, OutRecord};

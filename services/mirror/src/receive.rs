@@ -35,13 +35,10 @@ struct Hold {
 }
 
 /// Copies the peer's log until asked to stop.
-pub(crate) async fn receive(
-    effects: Effects,
-    limits: Arc<Limits>,
-    peer: String,
-    health: Health,
-    shutdown: CancellationToken,
-) -> Result<()> {
+///
+/// # Errors
+/// None: whatever goes wrong is told and tried again.
+pub async fn receive(effects: Effects, limits: Arc<Limits>, peer: String, health: Health, shutdown: CancellationToken) -> Result<()> {
     let (meters, mut backoff) = (Meters::of(&peer), Backoff::new(limits.retry.0, limits.retry.1));
     let (refusals, holds, beginnings) = (Refusals::default(), HashMap::new(), HashMap::new());
     let mut receiver = Receiver { effects, limits, peer, meters, refusals, health, holds, beginnings };
