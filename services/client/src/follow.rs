@@ -4,7 +4,7 @@ use crate::{Page, PullError};
 use anyhow::{Context, Result};
 use kit::{Effect, backoff::Backoff};
 use std::{convert::Infallible, time::Duration};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// How a feed is followed.
 #[derive(Clone, Copy, Debug)]
@@ -13,11 +13,13 @@ pub struct FollowConfig {
     pub limit: u32,
     /// Longest time without a pull: what covers lost wake-ups.
     pub tick: Duration,
+    /// A cursor that moved over nothing of the tenant's is kept at most once in this time.
+    pub save_idle: Duration,
 }
 
 impl Default for FollowConfig {
     fn default() -> Self {
-        Self { limit: 500, tick: Duration::from_secs(1) }
+        Self { limit: 500, tick: Duration::from_secs(1), save_idle: Duration::from_secs(10) }
     }
 }
 
@@ -51,20 +53,22 @@ pub struct Follower {
 /// When history was trimmed past the cursor, the cursor or key is refused, or a page cannot be handled or a cursor saved.
 pub async fn follow(effects: &Follower, config: FollowConfig, mut cursor: String) -> Result<Infallible> {
     let mut backoff = Backoff::default();
-    let mut signalled_us = None;
+    let (mut signalled_us, mut saved) = (None, None::<Instant>);
     loop {
         match (effects.pull_page)((cursor.clone(), config.limit)).await.context("pull page")? {
             Ok(page) => {
                 backoff.reset();
                 let more = page.more;
                 let next = page.cursor.clone();
-                if !page.events.is_empty() {
-                    (effects.handle_page)(Handled { page, signalled_us }).await.context("handle page")?;
+                let idle = page.events.is_empty();
+                if !idle {
+                    (effects.handle_page)(Handled { page, signalled_us: signalled_us.take() }).await.context("handle page")?;
                 }
-                if next != cursor {
+                if next != cursor && (!idle || saved.is_none_or(|saved| saved.elapsed() >= config.save_idle)) {
                     (effects.save_cursor)(next.clone()).await.context("save cursor")?;
-                    cursor = next;
+                    saved = Some(Instant::now());
                 }
+                cursor = next;
                 if more {
                     continue;
                 }

@@ -10,6 +10,7 @@
 mod follow;
 mod post;
 mod pull;
+mod regions;
 mod usage;
 
 pub use follow::{FollowConfig, Follower, Handled, follow};
@@ -18,8 +19,9 @@ pub use pull::{FeedEvent, Hops, Page, PullError};
 pub use usage::UsageQuery;
 
 use anyhow::{Context, Result};
+use regions::Regions;
 use serde::Deserialize;
-use std::{sync::atomic::AtomicUsize, time::Duration};
+use std::time::Duration;
 
 /// What a failed request says (RFC 9457). Members that a server left out are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -104,10 +106,8 @@ impl Default for ClientConfig {
 pub struct Client {
     http: reqwest::Client,
     config: ClientConfig,
-    /// Index of the feed that answered last: the next pull starts there.
-    feed: AtomicUsize,
-    /// Index of the ingest that answered last.
-    ingest: AtomicUsize,
+    feed: Regions,
+    ingest: Regions,
 }
 
 impl Client {
@@ -122,7 +122,8 @@ impl Client {
 
     /// A client on a pool that others use too, made by [`connection_pool`].
     pub fn with_pool(http: reqwest::Client, config: ClientConfig) -> Self {
-        Self { http, config, feed: AtomicUsize::new(0), ingest: AtomicUsize::new(0) }
+        let (feed, ingest) = (Regions::new(config.feed_urls.len()), Regions::new(config.ingest_urls.len()));
+        Self { http, config, feed, ingest }
     }
 
     /// The configuration.

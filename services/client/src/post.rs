@@ -6,7 +6,7 @@ use bytes::Bytes;
 use kit::backoff::Backoff;
 use reqwest::{Response, StatusCode, header};
 use serde::Deserialize;
-use std::{sync::atomic::Ordering, time::Duration};
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// What became of one event of an accepted post.
@@ -109,8 +109,8 @@ impl Client {
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let index = self.ingest.load(Ordering::Relaxed);
-            let Some(url) = self.config.ingest_urls.get(index % self.config.ingest_urls.len().max(1)) else {
+            let region = self.ingest.current();
+            let Some(url) = self.config.ingest_urls.get(region) else {
                 let problem = Problem { detail: "no ingest URL is configured".into(), ..Problem::default() };
                 return PostOutcome::Refused { status: 0, problem, attempts };
             };
@@ -134,8 +134,7 @@ impl Client {
                 return last;
             }
             if last.status() != 429 {
-                // Another caller may have moved on already: move once from where this try was.
-                self.ingest.compare_exchange(index, index + 1, Ordering::Relaxed, Ordering::Relaxed).ok();
+                self.ingest.failed(region);
             }
             tokio::time::sleep(delay).await;
         }

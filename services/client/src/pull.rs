@@ -4,7 +4,7 @@ use crate::{Client, Problem, post::describe, post::retry_after};
 use reqwest::StatusCode;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
-use std::{sync::atomic::Ordering, time::Duration};
+use std::time::Duration;
 
 /// One page. A page is a function of cursor and limit: repeating the pull gives it again.
 #[derive(Debug, Deserialize)]
@@ -94,13 +94,12 @@ impl Client {
     /// # Errors
     /// See [`PullError`].
     pub async fn pull(&self, cursor: &str, limit: u32, wait_ms: u32) -> Result<Page, PullError> {
-        let regions = self.config.feed_urls.len();
         let mut last = PullError::Later { reason: "no feed URL is configured".into(), retry_after: None };
-        for _ in 0..regions {
-            let index = self.feed.load(Ordering::Relaxed);
-            match self.pull_from(index % regions, cursor, limit, wait_ms).await {
+        for _ in 0..self.feed.count() {
+            let region = self.feed.current();
+            match self.pull_from(region, cursor, limit, wait_ms).await {
                 Err(error @ PullError::Later { .. }) => {
-                    self.feed.compare_exchange(index, index + 1, Ordering::Relaxed, Ordering::Relaxed).ok();
+                    self.feed.failed(region);
                     last = error;
                 }
                 end => return end,
