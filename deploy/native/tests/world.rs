@@ -1,7 +1,7 @@
 //! A world of two regions, made by the built program, running tiny programs. Needs the right to make namespaces, and says so.
 
 use native::control::{Client, Request, Response, StateDir, WorldFile};
-use native::world::{KillMode, ProcessState, Selection};
+use native::world::{ExitStatus, KillMode, ProcessSpec, ProcessState, ProcessStatus, Selection};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
@@ -231,6 +231,52 @@ fn a_crash_resets_and_a_power_loss_is_silent() {
     assert!(answers(world.expose("iad", 7000)));
     server.kill().unwrap();
     server.wait().unwrap();
+}
+
+fn process<'a>(status: &'a [ProcessStatus], name: &str) -> &'a ProcessStatus {
+    status.iter().find(|process| process.name == name).unwrap_or_else(|| panic!("no {name} in {status:?}"))
+}
+
+#[test]
+fn named_processes_are_started_paused_killed_and_logged() {
+    let world = TestWorld::open("named");
+    let program = "import os, time\nprint(os.environ['WORD'], os.getcwd(), flush=True)\nwhile True:\n\tprint(time.monotonic(), flush=True); sum(range(200000))";
+    let argv = ["python3", "-c", program, &world.marker].map(String::from).to_vec();
+    let spec = ProcessSpec { name: "busy".into(), argv, env: vec![("WORD".into(), "hello".into())], cwd: Some("/usr".into()) };
+    let fra = || world.client().unwrap().status().unwrap().regions[0].processes.clone();
+    let log = || std::fs::read_to_string(world.dir.path().join("state/fra/logs/busy.log")).unwrap();
+    let busy = || process(&fra(), "busy").clone();
+
+    world.ask(&Request::Spawn { region: "fra".into(), process: spec.clone() });
+    assert!(world.client().unwrap().call(&Request::Spawn { region: "fra".into(), process: spec }).is_err(), "a name runs once");
+    assert!(eventually(READY_DEADLINE, || busy().cpu_seconds > 0.1 && busy().rss_bytes > 1 << 20), "{:?}", busy());
+    assert!(log().starts_with("hello /usr\n"), "{}", log());
+    assert!(text(&world.run(&["logs", "fra", "busy", "-n", "1"])).lines().count() == 1);
+
+    assert!(world.run(&["pause", "fra", "busy"]).status.success());
+    assert_eq!(busy().state, ProcessState::Paused);
+    std::thread::sleep(Duration::from_millis(100));
+    let (paused, before) = (log().len(), busy().cpu_seconds);
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!((log().len(), busy().cpu_seconds), (paused, before), "a paused process goes on");
+    assert!(world.run(&["resume", "fra"]).status.success());
+    assert!(eventually(READY_DEADLINE, || log().len() > paused), "a resumed process does not go on");
+
+    let used = busy().cpu_seconds;
+    assert!(world.run(&["kill-process", "fra", "busy"]).status.success());
+    assert_eq!(busy().state, ProcessState::Exited { status: ExitStatus::KILLED });
+    assert!(!world.run(&["kill-process", "fra", "busy"]).status.success(), "it is dead");
+    assert!(world.run(&["start-process", "fra", "busy"]).status.success());
+    let again = busy();
+    assert!(again.starts == 2 && again.state == ProcessState::Running && again.cpu_seconds >= used, "{again:?}");
+    let older = std::fs::read_to_string(world.dir.path().join("state/fra/logs/busy.1.log")).unwrap();
+    assert!(older.starts_with("hello /usr\n"));
+
+    let missing = ProcessSpec { name: "missing".into(), argv: vec!["no-such-program".into()], ..ProcessSpec::default() };
+    let error = world.client().unwrap().call(&Request::Spawn { region: "fra".into(), process: missing }).unwrap_err();
+    assert!(format!("{error:#}").contains("no-such-program"), "{error:#}");
+    world.client().unwrap().kill("fra", KillMode::Crash).unwrap();
+    assert!(busy().state == ProcessState::Exited { status: ExitStatus::KILLED } && busy().pid.is_none(), "{:?}", busy());
 }
 
 #[test]

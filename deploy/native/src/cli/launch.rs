@@ -99,7 +99,12 @@ fn start_command(launcher: &Launcher, dir: &StateDir, inside: Option<&str>, comm
     let shared = Arc::clone(launcher.shared());
     let Some((program, arguments)) = command.split_first() else { bail!("no command") };
     let mut guard = match inside {
-        Some(region) => guard::guarded_inside(shared.world()?.init_pid(region)?, program),
+        Some(region) => {
+            let (init_pid, environment) = shared.entry(region)?;
+            let mut guard = guard::guarded_inside(init_pid, program);
+            guard.envs(environment);
+            guard
+        }
         None => guarded(program),
     };
     let mut child = guard.args(arguments).env("MERIDIAN_WORLD", dir.world_file()).spawn().context("cannot start a guard")?;

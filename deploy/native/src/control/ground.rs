@@ -12,6 +12,8 @@ type Prepare = Box<dyn Fn(&WorldSpec, &Progress) -> Result<serde_json::Value> + 
 type StartAll = Box<dyn Fn(&Arc<World>, &Progress) -> Result<()> + Send + Sync>;
 /// Everything in one region that comes back, ready; other regions may be down.
 type StartRegion = Box<dyn Fn(&Arc<World>, &str, &Progress) -> Result<()> + Send + Sync>;
+/// What programs in a region are told by their environment.
+type Environment = Box<dyn Fn(&World, &str) -> Result<Vec<(String, String)>> + Send + Sync>;
 
 /// What runs in the regions.
 pub struct Ground {
@@ -23,6 +25,8 @@ pub struct Ground {
     pub start_all: StartAll,
     /// See [`StartRegion`].
     pub start_region: StartRegion,
+    /// See [`Environment`].
+    pub environment: Environment,
 }
 
 impl Ground {
@@ -33,6 +37,7 @@ impl Ground {
             prepare: Box::new(|_, _| Ok(serde_json::Value::Null)),
             start_all: Box::new(|_, _| Ok(())),
             start_region: Box::new(|_, _, _| Ok(())),
+            environment: Box::new(|_, _| Ok(Vec::new())),
         }
     }
 
@@ -62,6 +67,7 @@ impl Ground {
                 engines::start_region(world, one.get().context("not prepared")?, region, progress)?;
                 start_services(world, &[region], services_one.as_deref(), progress)
             }),
+            environment: Box::new(services::environment),
         }
     }
 }

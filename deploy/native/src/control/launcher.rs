@@ -164,6 +164,15 @@ impl Shared {
         self.world.get().context("the world is still being prepared")
     }
 
+    /// The way into a region: its init as the host sees it, and what programs in it are told by their environment.
+    ///
+    /// # Errors
+    /// When the region does not exist or is down.
+    pub fn entry(&self, region: &str) -> Result<(i32, Vec<(String, String)>)> {
+        let world = self.world()?;
+        Ok((world.init_pid(region)?, (self.ground.environment)(world, region)?))
+    }
+
     /// How far the world is.
     pub fn phase(&self) -> Phase {
         locked(&self.phase).clone()

@@ -138,6 +138,8 @@ pub enum Response {
     Entry {
         /// Number of the region's init on the host.
         init_pid: i32,
+        /// What programs in the region are told by their environment.
+        environment: Vec<(String, String)>,
     },
 }
 

@@ -76,7 +76,10 @@ fn answer(request: Request, shared: &Arc<Shared>, output: &mut UnixStream) -> Re
         }
         Request::Links => return Ok(Response::Links(links(shared.world()?))),
         Request::ResetLateness => shared.world()?.reset_lateness(),
-        Request::Entry { region } => return Ok(Response::Entry { init_pid: shared.world()?.init_pid(&region)? }),
+        Request::Entry { region } => {
+            let (init_pid, environment) = shared.entry(&region)?;
+            return Ok(Response::Entry { init_pid, environment });
+        }
         Request::Down => shared.tell(Event::Down),
     }
     Ok(Response::Done)

@@ -60,7 +60,7 @@ pub fn guard(arguments: &[OsString]) -> Result<i32> {
         // It ended before the line above.
         return Ok(1);
     }
-    supervise(number(init)?, command)
+    supervise(number(init)?, &[], command)
 }
 
 /// Runs a command (inside a region, unless `init_pid` is 0) until its end, and ends what it leaves behind; the exit code for a shell.
@@ -69,7 +69,7 @@ pub fn guard(arguments: &[OsString]) -> Result<i32> {
 ///
 /// # Errors
 /// When a namespace cannot be entered or the command cannot be started.
-pub fn supervise(init_pid: i32, command: &[OsString]) -> Result<i32> {
+pub fn supervise(init_pid: i32, environment: &[(String, String)], command: &[OsString]) -> Result<i32> {
     prctl::set_child_subreaper(true)?;
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGCHLD, Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, LAUNCHER_GONE] {
@@ -79,7 +79,12 @@ pub fn supervise(init_pid: i32, command: &[OsString]) -> Result<i32> {
     if init_pid != 0 {
         enter(init_pid)?;
     }
-    let child = Command::new(THIS_PROGRAM).arg(LEASH).args(command).spawn().context("cannot start a process")?;
+    let child = Command::new(THIS_PROGRAM)
+        .arg(LEASH)
+        .args(command)
+        .envs(environment.iter().map(|(key, value)| (key, value)))
+        .spawn()
+        .context("cannot start a process")?;
     let status = attend(&signals, Pid::from_raw(child.id() as i32))?;
     end_descendants();
     Ok(status.shell_code())
