@@ -15,6 +15,9 @@ pub(super) const ANSWER: Duration = Duration::from_secs(5);
 /// Bytes that one consumer may have fetched ahead.
 const PREFETCH_KIB: &str = "8192";
 
+/// Records that a consumer for reads here and there may have fetched ahead.
+pub(super) const READ_AHEAD: u64 = 4096;
+
 /// Puts librdkafka's own lines where they can be asked for: the services say in their own words what matters.
 pub(super) struct Quiet;
 
@@ -75,6 +78,14 @@ pub(super) fn consumer(config: &RedpandaConfig) -> ClientConfig {
     client
 }
 
+/// A consumer for reads here and there: one that is sent elsewhere has to wait for its last fetch, so fetches wait little,
+/// and little is fetched ahead.
+pub(super) fn reader(config: &RedpandaConfig) -> ClientConfig {
+    let mut client = consumer(config);
+    client.set("fetch.wait.max.ms", "5").set("fetch.queue.backoff.ms", "50").set("queued.min.messages", READ_AHEAD.to_string());
+    client
+}
+
 /// An idempotent producer. It has no time limit of its own: the caller's deadline empties it as a whole, so that no record
 /// is ever appended after an earlier one of its partition was given up.
 pub(super) fn producer(config: &RedpandaConfig, linger_ms: u64) -> ClientConfig {
@@ -84,6 +95,8 @@ pub(super) fn producer(config: &RedpandaConfig, linger_ms: u64) -> ClientConfig 
         .set("enable.idempotence", "true")
         .set("enable.gapless.guarantee", "true")
         .set("message.timeout.ms", "0")
+        // How long a topic that is not known may stay so before its records are refused.
+        .set("topic.metadata.propagation.max.ms", "10000")
         .set("request.timeout.ms", "5000")
         .set("linger.ms", linger_ms.to_string())
         .set("batch.size", "524288")

@@ -1,7 +1,7 @@
 //! Following partitions as they grow.
 
 use super::{
-    Batch, RedpandaConfig,
+    Batch, RedpandaConfig, client,
     native::Polled,
     read::Cursor,
     record::BatchBuilder,
@@ -83,7 +83,7 @@ impl Follower {
         let stop = Arc::new(AtomicBool::new(false));
         let (ids, starts): (Vec<_>, Vec<_>) = spec.partitions.iter().cloned().unzip();
         let mut following = Following {
-            source: Source::open(config)?,
+            source: Source::open(&client::consumer(config))?,
             config: config.clone(),
             table: Table::of(ids, &spec.own_region),
             waiting: starts.into_iter().enumerate().collect(),

@@ -2,7 +2,7 @@
 
 use super::{
     Batch, Record, RedpandaConfig,
-    client::ANSWER,
+    client::{self, ANSWER, READ_AHEAD},
     native::Polled,
     record::BatchBuilder,
     search,
@@ -158,7 +158,13 @@ pub(super) struct Cursor {
 impl Cursor {
     pub(super) fn open(config: &RedpandaConfig, own_region: &str) -> Result<Self> {
         let table = Table::of(Vec::new(), own_region);
-        Ok(Self { source: Source::open(config)?, own_region: own_region.into(), table, at: None, batch: BatchBuilder::default() })
+        Ok(Self {
+            source: Source::open(&client::reader(config))?,
+            own_region: own_region.into(),
+            table,
+            at: None,
+            batch: BatchBuilder::default(),
+        })
     }
 
     pub(super) fn bounds(&self, partition: &PartitionId) -> Result<Bounds> {
@@ -210,7 +216,12 @@ impl Cursor {
                 Polled::Record(_) | Polled::Other | Polled::Nothing => {}
             }
         }
-        self.at = Some((id.clone(), next));
+        // Near the end a consumer at rest would ask again and again.
+        let goes_on = bounds.high - next > 2 * READ_AHEAD;
+        self.at = goes_on.then(|| (id.clone(), next));
+        if !goes_on {
+            self.source.rest()?;
+        }
         Ok(self.batch.take(&self.table.partitions))
     }
 

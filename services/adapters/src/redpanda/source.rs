@@ -1,7 +1,7 @@
 //! A consumer that is told what to read, and how its records become ours.
 
 use super::{
-    Bounds, Kind, Record, RedpandaConfig,
+    Bounds, Kind, Record,
     client::{self, ANSWER, Quiet},
     native::{ConsumerQueue, Polled, Received},
     record::BatchBuilder,
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use meridian_proto::{HEADER_CONTENT_TYPE, HEADER_POSITION, Origin, PartitionId};
 use rdkafka::{
     Offset, TopicPartitionList,
-    config::FromClientConfigAndContext,
+    config::{ClientConfig, FromClientConfigAndContext},
     consumer::{BaseConsumer, Consumer},
     error::RDKafkaErrorCode,
 };
@@ -96,8 +96,8 @@ pub(super) struct Source {
 }
 
 impl Source {
-    pub(super) fn open(config: &RedpandaConfig) -> Result<Self> {
-        let consumer = BaseConsumer::from_config_and_context(&client::consumer(config), Quiet).context("settings of the consumer")?;
+    pub(super) fn open(settings: &ClientConfig) -> Result<Self> {
+        let consumer = BaseConsumer::from_config_and_context(settings, Quiet).context("settings of the consumer")?;
         let queue = ConsumerQueue::of(&consumer).context("the consumer has no queue")?;
         Ok(Self { queue, consumer })
     }
@@ -132,6 +132,11 @@ impl Source {
             list.add_partition_offset(&id.topic.to_string(), i32::from(id.partition), next)?;
         }
         if alone { self.consumer.assign(&list) } else { self.consumer.incremental_assign(&list) }.context("assign")
+    }
+
+    /// Reads nothing any more.
+    pub(super) fn rest(&self) -> Result<()> {
+        self.consumer.unassign().context("unassign")
     }
 
     pub(super) fn poll(&self, patience: Duration) -> Polled<'_> {
