@@ -153,7 +153,10 @@ impl State {
         }
         let error_us = best.offset_us - offset_us;
         if error_us.abs() + best.uncertainty_at(now) > BOUND_US {
-            bail!("region clock: disagrees with the database's by {error_us} µs (bound {BOUND_US}, uncertainty {})", best.uncertainty_at(now));
+            bail!(
+                "region clock: disagrees with the database's by {error_us} µs (bound {BOUND_US}, uncertainty {})",
+                best.uncertainty_at(now)
+            );
         }
         let pull_max = now.saturating_duration_since(self.steered_at).as_micros() as i64 * SLEW_US_PER_S / 1_000_000;
         if pull_max > 0 {

@@ -17,6 +17,8 @@ pub enum Kind {
     Unauthorized,
     /// 404: there is nothing here.
     NotFound,
+    /// 405: the path is right, the method is not.
+    MethodNotAllowed,
     /// 408: the request's body did not come in time.
     TooSlow,
     /// 409: the identity is known with another payload.
@@ -43,6 +45,7 @@ impl Kind {
             Self::Malformed => (400, "malformed", "The request cannot be read"),
             Self::Unauthorized => (401, "unauthorized", "A valid bearer key is needed"),
             Self::NotFound => (404, "not-found", "There is nothing here"),
+            Self::MethodNotAllowed => (405, "method-not-allowed", "This method is not taken here"),
             Self::TooSlow => (408, "too-slow", "The request did not come in time"),
             Self::Conflict => (409, "conflict", "The identity is known with another payload"),
             Self::Gone => (410, "gone", "This was kept no longer"),

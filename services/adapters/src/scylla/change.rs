@@ -79,12 +79,12 @@ pub async fn read_changes(scylla: Arc<Scylla>, range: ChangeRange) -> Result<Vec
     let window_ms = scylla.window_ms(range.generation).await?;
     let (first, last) = (window_of(range.after.time(), window_ms), window_of(range.through, window_ms));
     ensure!(last - first < WINDOWS_MAX, "the range crosses {} windows, at most {WINDOWS_MAX} are read at once", last - first + 1);
-    let windows: Vec<Vec<ChangeRow>> =
-        stream::iter(first..=last).map(|window| read_window(&scylla, range, window)).buffered(IN_FLIGHT).try_collect().await?;
+    let read = |window| read_window(Arc::clone(&scylla), range, window);
+    let windows: Vec<Vec<ChangeRow>> = stream::iter(first..=last).map(read).buffered(IN_FLIGHT).try_collect().await?;
     Ok(windows.into_iter().flatten().collect())
 }
 
-async fn read_window(scylla: &Scylla, range: ChangeRange, window: u64) -> Result<Vec<ChangeRow>> {
+async fn read_window(scylla: Arc<Scylla>, range: ChangeRange, window: u64) -> Result<Vec<ChangeRow>> {
     let statement = &scylla.statements()?.read_changes;
     let (after, through) = (range.after.to_bytes(), CommitId::last_at(range.through).to_bytes());
     let key = (scylla.region.as_str(), i32::try_from(range.generation)?, i32::from(range.partition), i64::try_from(window)?);

@@ -4,12 +4,7 @@ use super::STATEMENT_TIMEOUT;
 use anyhow::{Context, Result, bail};
 use kit::{backoff::Backoff, shutdown::CancellationToken};
 use scylla::{
-    client::{
-        PoolSize,
-        execution_profile::ExecutionProfile,
-        session::Session,
-        session_builder::SessionBuilder,
-    },
+    client::{PoolSize, execution_profile::ExecutionProfile, session::Session, session_builder::SessionBuilder},
     policies::{host_filter::DcHostFilter, load_balancing::DefaultPolicy, retry::FallthroughRetryPolicy},
     statement::{Consistency, SerialConsistency, prepared::PreparedStatement},
 };
@@ -188,7 +183,10 @@ async fn open(config: &ScyllaConfig, timeout: Duration, own_region_only: bool) -
     let builder = if own_region_only { builder.host_filter(Arc::new(DcHostFilter::new(config.region.clone()))) } else { builder };
     // The driver tries known nodes again and again; the deadline lets the caller say meanwhile what is missing.
     let opened = tokio::time::timeout(Duration::from_secs(10), builder.build()).await;
-    opened.context("no answer in 10 s").and_then(|result| Ok(result?)).with_context(|| format!("connect to the database at {}", config.address))
+    opened
+        .context("no answer in 10 s")
+        .and_then(|result| Ok(result?))
+        .with_context(|| format!("connect to the database at {}", config.address))
 }
 
 /// LOCAL_QUORUM is local to the node that coordinates, so a node of another region would make every promise one about that region.
@@ -206,7 +204,8 @@ async fn assert_datacenter(session: &Session, config: &ScyllaConfig) -> Result<(
         Some(datacenter) => bail!(found(&datacenter)),
         None => bail!("no node of the cluster has the configured address {}", config.address),
     }
-    let answer = session.query_unpaged("SELECT data_center FROM system.local", ()).await.context("ask for the datacenter")?.into_rows_result()?;
+    let answer =
+        session.query_unpaged("SELECT data_center FROM system.local", ()).await.context("ask for the datacenter")?.into_rows_result()?;
     let (datacenter,) = answer.single_row::<(String,)>()?;
     if datacenter != config.region {
         bail!(found(&datacenter));

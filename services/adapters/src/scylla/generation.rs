@@ -127,7 +127,10 @@ impl Scylla {
     }
 }
 
-fn generation(region: &str, (generation, partitions, window_ms, key_function, cluster_id, host_ids, created_us): Row) -> Result<Generation> {
+fn generation(
+    region: &str,
+    (generation, partitions, window_ms, key_function, cluster_id, host_ids, created_us): Row,
+) -> Result<Generation> {
     Ok(Generation {
         region: region.into(),
         generation: generation.try_into()?,

@@ -6,7 +6,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use meridian_proto::{Identity, PayloadHash};
 use scylla::statement::batch::{Batch, BatchType};
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
@@ -31,35 +31,35 @@ pub struct SaveIdentity {
 /// # Errors
 /// When a statement fails or is not answered in time.
 pub async fn find_identity(scylla: Arc<Scylla>, identities: Vec<Identity>) -> Result<Vec<Vec<PayloadHash>>> {
-    let mut by_source: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
-    for Identity { tenant, source, id } in &identities {
-        by_source.entry((tenant, source)).or_default().push(id);
+    let mut known = vec![Vec::new(); identities.len()];
+    let mut by_source: BTreeMap<(String, String), Vec<(usize, String)>> = BTreeMap::new();
+    for (index, Identity { tenant, source, id }) in identities.into_iter().enumerate() {
+        by_source.entry((tenant, source)).or_default().push((index, id));
     }
-    let chunks = by_source.iter().flat_map(|(key, ids)| ids.chunks(FIND_CHUNK).map(move |ids| (*key, ids)));
-    let found: Vec<HashMap<(String, String, String), Vec<PayloadHash>>> =
-        stream::iter(chunks).map(|(key, ids)| find_chunk(&scylla, key, ids)).buffered(IN_FLIGHT).try_collect().await?;
-    let mut known: HashMap<(String, String, String), Vec<PayloadHash>> = HashMap::new();
-    for (identity, hashes) in found.into_iter().flatten() {
-        known.entry(identity).or_default().extend(hashes);
+    let mut chunks = Vec::new();
+    for ((tenant, source), ids) in by_source {
+        let find = |ids: &[(usize, String)]| find_chunk(Arc::clone(&scylla), tenant.clone(), source.clone(), ids.to_vec());
+        chunks.extend(ids.chunks(FIND_CHUNK).map(find));
     }
-    let of = |Identity { tenant, source, id }: Identity| known.get(&(tenant, source, id)).cloned().unwrap_or_default();
-    Ok(identities.into_iter().map(of).collect())
-}
-
-async fn find_chunk(
-    scylla: &Scylla,
-    (tenant, source): (&str, &str),
-    ids: &[&str],
-) -> Result<HashMap<(String, String, String), Vec<PayloadHash>>> {
-    let statement = &scylla.statements()?.find_identity;
-    let rows = scylla.session.execute_unpaged(statement, (tenant, source, ids)).await.context("find identities")?.into_rows_result()?;
-    let mut known: HashMap<_, Vec<PayloadHash>> = HashMap::new();
-    for row in rows.rows::<(String, &[u8])>()? {
-        let (id, hash) = row?;
-        let hash = PayloadHash(hash.try_into().context("a payload hash has 32 bytes")?);
-        known.entry((tenant.to_owned(), source.to_owned(), id)).or_default().push(hash);
+    let found: Vec<Vec<(usize, PayloadHash)>> = stream::iter(chunks).buffer_unordered(IN_FLIGHT).try_collect().await?;
+    for (index, hash) in found.into_iter().flatten() {
+        known[index].push(hash);
     }
     Ok(known)
+}
+
+/// The hashes known for ids of one tenant and source, each with the index that came with the id.
+async fn find_chunk(scylla: Arc<Scylla>, tenant: String, source: String, ids: Vec<(usize, String)>) -> Result<Vec<(usize, PayloadHash)>> {
+    let names: BTreeSet<&str> = ids.iter().map(|(_, id)| id.as_str()).collect();
+    let values = (tenant, source, Vec::from_iter(names));
+    let rows = scylla.session.execute_unpaged(&scylla.statements()?.find_identity, values).await.context("find identities")?;
+    let mut found = Vec::new();
+    for row in rows.into_rows_result()?.rows::<(&str, &[u8])>()? {
+        let (id, hash) = row?;
+        let hash = PayloadHash(hash.try_into().context("a payload hash has 32 bytes")?);
+        found.extend(ids.iter().filter(|(_, name)| name == id).map(|(index, _)| (*index, hash)));
+    }
+    Ok(found)
 }
 
 /// Adds a payload hash to each identity. Saving what is there already changes nothing but how long it is kept.
@@ -67,10 +67,12 @@ async fn find_chunk(
 /// # Errors
 /// When a statement fails or is not answered in time: some may have been saved.
 pub async fn save_identity(scylla: Arc<Scylla>, SaveIdentity { entries, ack }: SaveIdentity) -> Result<()> {
-    stream::iter(entries.chunks(SAVE_CHUNK)).map(Ok).try_for_each_concurrent(IN_FLIGHT, |chunk| save_chunk(&scylla, chunk, ack)).await
+    let save = |chunk: &[(Identity, PayloadHash)]| save_chunk(Arc::clone(&scylla), chunk.to_vec(), ack);
+    let chunks: Vec<_> = entries.chunks(SAVE_CHUNK).map(save).collect();
+    stream::iter(chunks).buffer_unordered(IN_FLIGHT).try_collect().await
 }
 
-async fn save_chunk(scylla: &Scylla, entries: &[(Identity, PayloadHash)], ack: Ack) -> Result<()> {
+async fn save_chunk(scylla: Arc<Scylla>, entries: Vec<(Identity, PayloadHash)>, ack: Ack) -> Result<()> {
     let mut statement = scylla.statements()?.save_identity.clone();
     statement.set_consistency(ack.consistency());
     let values: Vec<_> = entries
