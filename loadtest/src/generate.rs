@@ -127,6 +127,11 @@ impl Generator {
         &self.tenants
     }
 
+    /// CloudEvents `source` of every event.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
     /// The request of `operation`, which is one of `schedule`.
     pub fn request(&self, operation: &Operation, schedule: &[Operation]) -> Request {
         let original = match operation.kind {

@@ -206,17 +206,13 @@ fn measure_client(history: &History, latency: &mut Latency) -> HashMap<u128, Pos
 /// The first sight of each commit id at a destination. Append times are whole milliseconds: their middle is taken.
 fn stamps(audit: &RegionAudit) -> HashMap<u128, (String, Stamps)> {
     let middle = |ms: i64| u64::try_from(ms).map_or(0, |ms| ms * 1000 + 500);
-    let stored = stored_times(audit);
     let mut stamps: HashMap<u128, (String, Stamps)> = HashMap::new();
     for log in &audit.logs {
-        let flushes = stored.get(&(log.origin.as_str(), log.generation, log.partition)).map_or(&[][..], Vec::as_slice);
         for record in &log.records {
-            let flush = flushes.partition_point(|(next, _)| *next <= record.offset);
             let seen = Stamps {
                 accepted_us: record.accepted_us,
                 relayed_us: middle(record.relayed_ms),
                 mirrored_us: middle(record.appended_ms),
-                stored_us: flushes.get(flush).map_or(0, |(_, stored_us)| *stored_us),
                 ..Stamps::default()
             };
             let known = stamps.entry(record.commit).or_insert_with(|| (log.origin.clone(), seen));
@@ -225,6 +221,10 @@ fn stamps(audit: &RegionAudit) -> HashMap<u128, (String, Stamps)> {
             }
         }
     }
+    for row in audit.stored.iter().filter(|row| row.stored_us != 0) {
+        let Some((_, stamps)) = stamps.get_mut(&row.commit) else { continue };
+        stamps.stored_us = row.stored_us;
+    }
     for event in &audit.handled {
         let Some((_, stamps)) = stamps.get_mut(&event.commit) else { continue };
         if stamps.pulled_us == 0 || event.pulled_us < stamps.pulled_us {
@@ -232,26 +232,6 @@ fn stamps(audit: &RegionAudit) -> HashMap<u128, (String, Stamps)> {
         }
     }
     stamps
-}
-
-type Flushes = Vec<(u64, u64)>;
-
-/// For each partition, in order: up to which offset was stored when, at the earliest.
-fn stored_times(audit: &RegionAudit) -> HashMap<(&str, u32, u16), Flushes> {
-    let mut all: HashMap<(&str, u32, u16), Flushes> = HashMap::new();
-    for flush in &audit.flushes {
-        all.entry((flush.origin.as_str(), flush.generation, flush.partition)).or_default().push((flush.next_offset, flush.stored_us));
-    }
-    for flushes in all.values_mut() {
-        flushes.sort_unstable();
-        // What was stored once stays stored: a later statement of less changes nothing.
-        let mut earliest = u64::MAX;
-        for (_, stored_us) in flushes.iter_mut().rev() {
-            earliest = earliest.min(*stored_us);
-            *stored_us = earliest;
-        }
-    }
-    all
 }
 
 fn record(latency: &mut Latency, start_us: u64, pair: Pair, posted: Posted, stamps: Stamps) {
@@ -286,7 +266,7 @@ fn record(latency: &mut Latency, start_us: u64, pair: Pair, posted: Posted, stam
 mod tests {
     use super::*;
     use crate::{
-        audit::{Flush, Handled, LogAudit, LogRecord},
+        audit::{Handled, LogAudit, LogRecord, StoredRow},
         decimal::Decimal,
         history::{Attempt, EventRecord, Head, Record},
     };
@@ -327,13 +307,11 @@ mod tests {
             appended_ms,
         };
         let records = vec![seen(5, 1_000_130), seen(9, 1_000_900)];
-        let flush =
-            |next_offset, ms: u64| Flush { origin: "fra".into(), generation: 1, partition: 0, next_offset, stored_us: T0 + ms * 1000 };
         let handled = |ms: u64| Handled { name: 0, hash: [0; 16], commit: 7, signalled_us: T0 + 131_000, pulled_us: T0 + ms * 1000 };
         RegionAudit {
             region: "iad".into(),
             logs: vec![LogAudit { origin: "fra".into(), generation: 1, records, ..LogAudit::default() }],
-            flushes: vec![flush(5, 100), flush(8, 330), flush(8, 300), flush(20, 2_000)],
+            stored: vec![StoredRow { name: 0, hash: [0; 16], commit: 7, stored_us: T0 + 300_000 }],
             handled: vec![handled(500), handled(140)],
             ..RegionAudit::default()
         }

@@ -13,15 +13,16 @@ pub fn binary() -> PathBuf {
     beside.filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from("native"))
 }
 
-/// Runs the launcher with `arguments` for the world at `world` and gives its standard output.
+/// Runs the launcher with `arguments` for the world whose `world.json` is at `world`, and gives its standard output.
 ///
 /// # Errors
 /// When it cannot be started or says no; the text is its own.
 pub async fn run(world: &Path, arguments: &[String]) -> Result<Vec<u8>> {
     let named = format!("native {}", arguments.join(" "));
     let output = Command::new(binary())
+        .arg("--dir")
+        .arg(world.parent().unwrap_or(Path::new(".")))
         .args(arguments)
-        .env("MERIDIAN_WORLD", world)
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output()

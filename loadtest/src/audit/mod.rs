@@ -80,20 +80,7 @@ pub struct StoredRow {
     pub hash: HashHead,
     /// Commit id.
     pub commit: u128,
-}
-
-/// One flush of the sink: everything below `next_offset` was stored by then.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Flush {
-    /// Region whose relay wrote the topic.
-    pub origin: String,
-    /// Generation of the topic.
-    pub generation: u32,
-    /// Partition.
-    pub partition: u16,
-    /// First origin offset that is not stored.
-    pub next_offset: u64,
-    /// Microseconds since the Unix epoch.
+    /// When the sink stated that it is stored, microseconds since the Unix epoch; 0 if that is not known (any more).
     pub stored_us: u64,
 }
 
@@ -134,8 +121,6 @@ pub struct RegionAudit {
     pub logs: Vec<LogAudit>,
     /// ClickHouse.
     pub stored: Vec<StoredRow>,
-    /// The sink's flushes.
-    pub flushes: Vec<Flush>,
     /// Usage by tenant.
     pub usage: Vec<TenantUsage>,
     /// The consumer.
@@ -235,7 +220,7 @@ mod tests {
     fn a_dump_reads_back_and_damage_is_seen() {
         let mut names = Names::default();
         assert_eq!([names.number("t", "s", "a"), names.number("t", "s", "b"), names.number("t", "s", "a")], [0, 1, 0]);
-        let stored = vec![StoredRow { name: 1, hash: hash_head(&[3; 32]), commit: u128::MAX - 5 }];
+        let stored = vec![StoredRow { name: 1, hash: hash_head(&[3; 32]), commit: u128::MAX - 5, stored_us: 3 }];
         let audit = RegionAudit { region: "fra".into(), names: names.into_list(), stored, ..RegionAudit::default() };
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fra.audit");

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    audit::{Flush, Handled, LogAudit, LogRecord, Name, RegionAudit, StoredRow, TenantUsage, Tier, hash_head},
+    audit::{Handled, LogAudit, LogRecord, Name, RegionAudit, StoredRow, TenantUsage, Tier, hash_head},
     decimal::Decimal,
     history::{Attempt, EventRecord, Head, History, Outcome, Record},
 };
@@ -84,12 +84,11 @@ fn audit(region: &str, there: &[(u32, u128)]) -> RegionAudit {
         log.records.push(LogRecord { name, hash, commit: *commit, offset, accepted_us: 1, relayed_ms: 1, appended_ms: 1 });
         audit.handled.push(Handled { name, hash, commit: *commit, signalled_us: 1, pulled_us: 2 });
         if audit.stored.iter().all(|row| row.name != name) {
-            audit.stored.push(StoredRow { name, hash, commit: *commit });
+            audit.stored.push(StoredRow { name, hash, commit: *commit, stored_us: 1 });
             let (sum, count) = usage.entry(tenant(*number)).or_default();
             (*sum, *count) = (*sum + amount(*number), *count + 1);
         }
     }
-    audit.flushes = vec![Flush { origin: "fra".into(), generation: 1, partition: 0, next_offset: 100, stored_us: 5 }];
     audit.usage = usage.into_iter().map(|(tenant, (sum, count))| TenantUsage { tenant, sum, count }).collect();
     audit
 }
@@ -192,7 +191,7 @@ fn unknown_and_refused_events_that_are_there_are_phantoms() {
     let stranger = |audits: &mut Vec<RegionAudit>, source: &str| {
         audits[0].names.push(Name { tenant: tenant(0), source: source.into(), id: "stranger".into() });
         let name = audits[0].names.len() as u32 - 1;
-        audits[0].stored.push(StoredRow { name, hash: [9; 16], commit: 1 << 64 });
+        audits[0].stored.push(StoredRow { name, hash: [9; 16], commit: 1 << 64, stored_us: 1 });
     };
     for source in [SOURCE, "/somebody/else"] {
         let verdict = check(|_, audits| stranger(audits, source));
