@@ -1,4 +1,5 @@
 //! Two regions over a real gRPC connection on loopback, each with a log in memory.
+#![allow(clippy::unwrap_used)]
 
 mod fakes;
 

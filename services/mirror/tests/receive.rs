@@ -1,4 +1,5 @@
 //! The receiver against faults, in paused time.
+#![allow(clippy::unwrap_used)]
 
 mod fakes;
 
