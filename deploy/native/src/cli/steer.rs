@@ -26,6 +26,7 @@ pub fn down(dir: &StateDir) -> Result<i32> {
     // A launcher that no longer listens is ended all the same, below.
     let _ = Client::of(dir).and_then(|client| client.call(&Request::Down));
     if dir.wait_free(DOWN_DEADLINE) {
+        println!("the world in {} is down", dir.path().display());
         return Ok(0);
     }
     if launcher > 1 {

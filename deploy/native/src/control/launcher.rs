@@ -6,7 +6,7 @@ use super::{Phase, server};
 use crate::progress::Progress;
 use crate::world::expose::Exposer;
 use crate::world::{KillMode, World, WorldSpec};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::collections::{BTreeMap, BTreeSet};
@@ -229,10 +229,10 @@ impl Shared {
         let world = self.world()?;
         world.region(region)?;
         if world.is_up(region) {
-            anyhow::bail!("region {region} is up already");
+            bail!("region {region} is up already");
         }
         if !locked(&self.starting).insert(region.into()) {
-            anyhow::bail!("region {region} is being started already");
+            bail!("region {region} is being started already");
         }
         let started = world.start(region).and_then(|()| (self.ground.start_region)(world, region, &self.progress));
         locked(&self.starting).remove(region);
@@ -268,6 +268,11 @@ impl Shared {
     }
 
     fn write_world_file(&self) -> Result<()> {
+        // Held: a world that is ending has removed its file, which must not come back.
+        let phase = locked(&self.phase);
+        if !matches!(*phase, Phase::Starting | Phase::Ready) {
+            bail!("the world is ending");
+        }
         let region = |region: &crate::world::RegionSpec| WorldRegion {
             name: region.name.clone(),
             address: region.address.to_string(),

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// First argument of the guard; then the launcher's number, the number of a region's init or 0, and the command.
 pub const GUARD: &str = "__guard";
-/// First argument of the leash; then the guard's number and the command.
+/// First argument of the leash; then the number of a region's init or 0, and the command.
 pub const LEASH: &str = "__leash";
 
 /// Sent to the guard by the kernel when the thread that started it ends.
@@ -65,6 +65,8 @@ pub fn guard(arguments: &[OsString]) -> Result<i32> {
 
 /// Runs a command (inside a region, unless `init_pid` is 0) until its end, and ends what it leaves behind; the exit code for a shell.
 ///
+/// What it leaves behind in a region is adopted by the region's init, and ends with the region.
+///
 /// **Needs a process of one thread**: signals are taken by waiting for them, and namespaces are entered.
 ///
 /// # Errors
@@ -76,11 +78,10 @@ pub fn supervise(init_pid: i32, environment: &[(String, String)], command: &[OsS
         signals.add(signal);
     }
     signals.thread_block()?;
-    if init_pid != 0 {
-        enter(init_pid)?;
-    }
+    // Only children go into the process namespace. This process stays with the host's /proc, whose numbers it goes by.
+    enter(init_pid, &[("user", CloneFlags::CLONE_NEWUSER), ("pid", CloneFlags::CLONE_NEWPID)])?;
     let child = Command::new(THIS_PROGRAM)
-        .arg(LEASH)
+        .args([LEASH, &init_pid.to_string()])
         .args(command)
         .envs(environment.iter().map(|(key, value)| (key, value)))
         .spawn()
@@ -111,12 +112,12 @@ fn attend(signals: &SigSet, child: Pid) -> Result<ExitStatus> {
 }
 
 fn wait_politely(child: Pid) -> ExitStatus {
-    let began = Instant::now();
+    let (began, launcher) = (Instant::now(), getppid());
     loop {
         if let Some(status) = reap(child) {
             return status;
         }
-        if began.elapsed() > POLITE_WAIT || getppid().as_raw() == 1 {
+        if began.elapsed() > POLITE_WAIT || getppid() != launcher {
             return ExitStatus::KILLED;
         }
         std::thread::sleep(Duration::from_millis(10));
@@ -162,38 +163,41 @@ fn reap_all_dead() -> bool {
     }
 }
 
-/// The leash: becomes the command, with the usual signals, and dies with the guard.
+/// The leash: `init command…`. Becomes the command, inside the region, with the usual signals, and dies with the guard.
 ///
 /// # Errors
-/// When the command cannot be started; otherwise it does not return.
-pub fn leash(command: &[OsString]) -> Result<()> {
-    let Some((program, arguments)) = command.split_first() else { bail!("no command") };
+/// When a namespace cannot be entered or the command cannot be started; otherwise it does not return.
+pub fn leash(arguments: &[OsString]) -> Result<()> {
+    let [init, program, arguments @ ..] = arguments else { bail!("no command") };
+    let here = std::env::current_dir().context("no working folder")?;
+    let init_pid = init.to_str().and_then(|text| text.parse().ok()).context("not a number")?;
+    // Of the mounts last: they bring another /proc and working folder.
+    let kinds = [
+        ("net", CloneFlags::CLONE_NEWNET),
+        ("uts", CloneFlags::CLONE_NEWUTS),
+        ("ipc", CloneFlags::CLONE_NEWIPC),
+        ("mnt", CloneFlags::CLONE_NEWNS),
+    ];
+    enter(init_pid, &kinds)?;
+    std::env::set_current_dir(&here).with_context(|| format!("{} does not exist in the region", here.display()))?;
+    // Last: a change of namespaces forgets it.
     prctl::set_pdeathsig(Signal::SIGKILL)?;
     SigSet::empty().thread_set_mask()?;
     let error = Command::new(program).args(arguments).exec();
     Err(error).with_context(|| format!("cannot start {}", program.display()))
 }
 
-/// Moves this process into the namespaces of a region; into the process namespace only its children go.
-fn enter(init_pid: i32) -> Result<()> {
-    let here = std::env::current_dir().context("no working folder")?;
-    let open =
-        |kind: &str| File::open(format!("/proc/{init_pid}/ns/{kind}")).with_context(|| format!("cannot see the region's {kind} namespace"));
-    let same =
-        |kind: &str| fs::read_link(format!("/proc/self/ns/{kind}")).ok() == fs::read_link(format!("/proc/{init_pid}/ns/{kind}")).ok();
-    let kinds = [
-        ("user", CloneFlags::CLONE_NEWUSER),
-        ("net", CloneFlags::CLONE_NEWNET),
-        ("uts", CloneFlags::CLONE_NEWUTS),
-        ("ipc", CloneFlags::CLONE_NEWIPC),
-        ("pid", CloneFlags::CLONE_NEWPID),
-        ("mnt", CloneFlags::CLONE_NEWNS),
-    ];
-    // All opened first: /proc is another one after the last. One's own user namespace cannot be entered again.
-    let namespaces = kinds.iter().filter(|(kind, _)| *kind != "user" || !same(kind));
-    let namespaces = namespaces.map(|(kind, flag)| Ok((open(kind)?, *kind, *flag))).collect::<Result<Vec<_>>>()?;
-    for (namespace, kind, flag) in namespaces {
-        setns(namespace.as_fd(), flag).with_context(|| format!("cannot enter the region's {kind} namespace"))?;
+/// Moves this process into namespaces of the region whose init this is; nowhere for 0.
+fn enter(init_pid: i32, kinds: &[(&str, CloneFlags)]) -> Result<()> {
+    if init_pid == 0 {
+        return Ok(());
     }
-    std::env::set_current_dir(&here).with_context(|| format!("{} does not exist in the region", here.display()))
+    let path = |kind: &str| format!("/proc/{init_pid}/ns/{kind}");
+    // One's own user namespace cannot be entered again.
+    let foreign = |kind: &str| kind != "user" || fs::read_link("/proc/self/ns/user").ok() != fs::read_link(path(kind)).ok();
+    for (kind, flag) in kinds.iter().filter(|(kind, _)| foreign(kind)) {
+        let namespace = File::open(path(kind)).with_context(|| format!("cannot see the region's {kind} namespace"))?;
+        setns(namespace.as_fd(), *flag).with_context(|| format!("cannot enter the region's {kind} namespace"))?;
+    }
+    Ok(())
 }
