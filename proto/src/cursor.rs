@@ -47,7 +47,8 @@ impl Cursor {
     /// The text that a client keeps: base64url of the positions as text, preceded by a truncated HMAC-SHA-256
     /// over tenant and positions (RFC 2104, section 5: truncation to half).
     pub fn encode(&self, tenant: &str, key: &CursorKey) -> String {
-        let positions: Vec<String> = self.next.iter().map(|(id, next)| format!("{}.{}.{}.{next}", id.topic.region, id.topic.generation, id.partition)).collect();
+        let positions: Vec<String> =
+            self.next.iter().map(|(id, next)| format!("{}.{}.{}.{next}", id.topic.region, id.topic.generation, id.partition)).collect();
         let body = positions.join(" ").into_bytes();
         let tag = Self::signature(tenant, &body, key).map(|mac| mac.finalize().into_bytes()).unwrap_or_default();
         let mut bytes = tag[..SIGNATURE_BYTES].to_vec();

@@ -75,7 +75,10 @@ pub fn validate(event: &Event, limits: &Limits, now_us: u64) -> Result<(), Inval
         value.as_deref().map_or(Ok(()), |value| attribute(field, value, limits))?;
     }
     if event.extensions.len() > limits.extensions_max {
-        return Err(invalid("extensions", format!("{} extension attributes, at most {} are allowed", event.extensions.len(), limits.extensions_max)));
+        return Err(invalid(
+            "extensions",
+            format!("{} extension attributes, at most {} are allowed", event.extensions.len(), limits.extensions_max),
+        ));
     }
     for (name, value) in &event.extensions {
         // CloudEvents 1.0, section 3.1 "Attribute naming convention".
@@ -116,7 +119,8 @@ pub fn payload_hash(event: &Event) -> PayloadHash {
     part(event.data_content_type.as_deref().filter(|kind| *kind != "application/json").map(str::as_bytes));
     part(event.data_schema.as_deref().map(str::as_bytes));
     part(Some(&event.data));
-    for (name, value) in &event.extensions {
+    let trace_context = |name: &str| matches!(name, "traceparent" | "tracestate");
+    for (name, value) in event.extensions.iter().filter(|(name, _)| !trace_context(name)) {
         part(Some(name.as_bytes()));
         part(Some(value.as_bytes()));
     }

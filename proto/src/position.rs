@@ -156,7 +156,16 @@ mod tests {
         let topic = Topic { region: "iad".into(), generation: 7 };
         assert_eq!(topic.to_string(), "events.iad.g7");
         assert_eq!("events.iad.g7".parse::<Topic>().unwrap(), topic);
-        for text in ["events.iad.g0", "events.iad.g07", "events.iad", "events..g1", "events.iad.g1.dlq", "events.IAD.g1", "events.iad.g", "events.iad.g-1"] {
+        for text in [
+            "events.iad.g0",
+            "events.iad.g07",
+            "events.iad",
+            "events..g1",
+            "events.iad.g1.dlq",
+            "events.IAD.g1",
+            "events.iad.g",
+            "events.iad.g-1",
+        ] {
             assert!(text.parse::<Topic>().is_err(), "{text}");
         }
     }

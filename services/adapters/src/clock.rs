@@ -34,6 +34,9 @@ const STALE_AFTER: Duration = Duration::from_secs(10);
 const DRIFT_US_PER_S: i64 = 200;
 /// By how much the clock is pulled towards the anchor, µs a second: time always goes on, and never jumps.
 const SLEW_US_PER_S: i64 = 5_000;
+/// Samples that differ by more than their round trips and this say that a clock was set. Covers a clock that shows whole
+/// milliseconds only.
+const SETTING_US: i64 = 5_000;
 /// So many samples in a row must put the database ahead by more than the bound before the clock goes forward to it.
 const AHEAD_SAMPLES: u32 = 5;
 
@@ -109,10 +112,10 @@ impl RegionClock {
 
 impl State {
     fn take(&mut self, sample: Sample) {
-        if let Some(offset_us) = self.offset_us
-            && (sample.offset_us - offset_us).abs() > BOUND_US + sample.uncertainty_us
+        if let Some(best) = self.best(sample.at)
+            && (sample.offset_us - best.offset_us).abs() > sample.uncertainty_us + best.uncertainty_at(sample.at) + SETTING_US
         {
-            // It cannot be explained by its round trip: the database's clock was set, or ours stood still.
+            // Round trips don't explain the difference: the database's clock was set, or ours stood still.
             self.samples.clear();
         }
         self.samples.push_back(sample);
@@ -215,4 +218,169 @@ impl HostClock {
 /// Never: the shape is that of [`region_time`].
 pub async fn host_time(clock: Arc<HostClock>, (): ()) -> Result<CommitTime> {
     Ok(clock.now())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kit::effect;
+    use std::sync::atomic::AtomicI64;
+
+    const EPOCH_US: u64 = 1_790_000_000_000_000;
+
+    /// A database whose clock can be set and whose answers can be delayed, each way on its own, or left out.
+    #[derive(Default)]
+    struct Database {
+        offset_us: AtomicI64,
+        drift_ppm: AtomicI64,
+        there_ms: AtomicU64,
+        back_ms: AtomicU64,
+        silent: AtomicU64,
+    }
+
+    struct World {
+        start: Instant,
+        database: Arc<Database>,
+        clock: Arc<RegionClock>,
+        asked: Arc<AtomicU64>,
+    }
+
+    impl World {
+        fn start(database: Database) -> Self {
+            let (database, start, asked) = (Arc::new(database), Instant::now(), Arc::new(AtomicU64::new(0)));
+            let (of, count) = (Arc::clone(&database), Arc::clone(&asked));
+            let database_time = effect(move |()| {
+                let (of, count) = (Arc::clone(&of), Arc::clone(&count));
+                async move {
+                    count.fetch_add(1, Ordering::Relaxed);
+                    let wait = |ms: &AtomicU64| tokio::time::sleep(Duration::from_millis(ms.load(Ordering::Relaxed)));
+                    wait(&of.there_ms).await;
+                    anyhow::ensure!(of.silent.load(Ordering::Relaxed) == 0, "no answer");
+                    let shown = DatabaseTime(of.shows(start));
+                    wait(&of.back_ms).await;
+                    Ok(shown)
+                }
+            });
+            Self { start, clock: RegionClock::start(database_time, CancellationToken::new()), database, asked }
+        }
+
+        /// Told time less the database's, every 100 ms for `seconds`; `None` where no time is told. Holds that told times
+        /// never go back, and go on at nearly the pace of monotonic time between two that were told.
+        async fn run(&self, seconds: u64) -> Vec<Option<i64>> {
+            let (mut last, mut errors): (Option<(u64, Instant)>, Vec<Option<i64>>) = (None, Vec::new());
+            for _ in 0..seconds * 10 {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                let told = region_time(Arc::clone(&self.clock), ()).await.ok();
+                errors.push(told.map(|told| told.0 as i64 - self.database.shows(self.start) as i64));
+                if let (Some(told), Some((before, at))) = (told, last) {
+                    assert!(told.0 >= before, "time went back by {} us", before - told.0);
+                    let pace = told.0.abs_diff(before).abs_diff(at.elapsed().as_micros() as u64);
+                    assert!(pace <= 1_000 || errors.iter().rev().nth(1) == Some(&None), "a step of {pace} us");
+                }
+                last = told.map(|told| (told.0, Instant::now())).or(last);
+            }
+            errors
+        }
+    }
+
+    impl Database {
+        fn shows(&self, start: Instant) -> u64 {
+            let elapsed_us = start.elapsed().as_micros() as i64;
+            let drift_us = elapsed_us * self.drift_ppm.load(Ordering::Relaxed) / 1_000_000;
+            (EPOCH_US as i64 + elapsed_us + drift_us + self.offset_us.load(Ordering::Relaxed)) as u64
+        }
+        fn set(&self, field: impl Fn(&Self) -> &AtomicI64, value: i64) {
+            field(self).store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn told(errors: &[Option<i64>]) -> usize {
+        errors.iter().flatten().count()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_an_answer_no_time_is_told_and_with_the_first_it_is() {
+        let world = World::start(Database { silent: AtomicU64::new(1), ..Database::default() });
+        assert_eq!(told(&world.run(3).await), 0);
+        world.database.silent.store(0, Ordering::Relaxed);
+        let errors = world.run(3).await;
+        assert!(errors[2..].iter().all(|error| error.is_some_and(|us| us.abs() < 1_000)), "{errors:?}");
+        let asked = world.asked.load(Ordering::Relaxed);
+        world.run(10).await;
+        assert_eq!(world.asked.load(Ordering::Relaxed) - asked, 10, "asked once a second");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_best_round_trip_decides() {
+        let world = World::start(Database { there_ms: AtomicU64::new(1), back_ms: AtomicU64::new(1), ..Database::default() });
+        let delay = |there_ms, back_ms| {
+            world.database.there_ms.store(there_ms, Ordering::Relaxed);
+            world.database.back_ms.store(back_ms, Ordering::Relaxed);
+        };
+        for (there_ms, back_ms) in [(200, 0), (0, 200), (60, 0)] {
+            delay(1, 1);
+            world.run(3).await;
+            delay(there_ms, back_ms);
+            let errors = world.run(4).await;
+            assert!(errors.iter().all(|error| error.is_some_and(|us| us.abs() < 5_000)), "{there_ms} {back_ms}: {errors:?}");
+        }
+        // Only round trips of 300 ms for long: half of one is more than the clock's share.
+        delay(0, 300);
+        assert!(world.run(15).await.last().unwrap().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stale_anchor_tells_no_time_until_there_is_a_new_one() {
+        let world = World::start(Database::default());
+        world.run(2).await;
+        world.database.silent.store(1, Ordering::Relaxed);
+        let errors = world.run(30).await;
+        assert_eq!(told(&errors[..90]), 90);
+        assert_eq!(told(&errors[120..]), 0);
+        world.database.silent.store(0, Ordering::Relaxed);
+        assert!(told(&world.run(3).await) > 15);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_database_set_back_silences_the_clock_until_it_agrees_again() {
+        for minutes in [1, 5] {
+            let world = World::start(Database::default());
+            world.run(20).await;
+            world.database.set(|database| &database.offset_us, -minutes * 60_000_000);
+            let errors = world.run(minutes as u64 * 60 + 30).await;
+            assert_eq!(told(&errors[15..]), 0, "a time behind one that was told is never told");
+            world.database.set(|database| &database.offset_us, 0);
+            let errors = world.run(5).await;
+            assert!(errors[20..].iter().all(|error| error.is_some_and(|us| us.abs() < 2_000)), "{errors:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_database_set_forward_silences_the_clock_then_is_followed() {
+        let world = World::start(Database::default());
+        world.run(20).await;
+        world.database.set(|database| &database.offset_us, 30_000_000);
+        let errors = world.run(20).await;
+        assert!(told(&errors[15..35]) == 0, "{errors:?}");
+        assert!(errors[70..].iter().all(|error| error.is_some_and(|us| us.abs() < 2_000)), "{errors:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_small_difference_is_pulled_in_without_a_step() {
+        let world = World::start(Database { drift_ppm: AtomicI64::new(100), ..Database::default() });
+        let errors = world.run(120).await;
+        assert!(errors[2..].iter().all(|error| error.is_some_and(|us| us.abs() < 3_000)), "{errors:?}");
+        world.database.set(|database| &database.offset_us, 100_000);
+        let errors = world.run(60).await;
+        assert_eq!(told(&errors), 600, "within its share of the bound time is told all along");
+        assert!(errors[0].unwrap() < -95_000 && errors[599].unwrap().abs() < 3_000);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_hosts_clock_goes_on() {
+        let clock = HostClock::start();
+        let before = host_time(Arc::clone(&clock), ()).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(clock.now().since(before), 2_000_000);
+    }
 }
