@@ -17,6 +17,8 @@ pub mod ring;
 mod seldom;
 pub mod signals;
 pub mod tail;
+#[cfg(test)]
+mod tests;
 pub mod waiters;
 
 use adapters::{
