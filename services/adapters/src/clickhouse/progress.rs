@@ -1,6 +1,6 @@
 //! How far the sink is, and how complete that makes an answer.
 
-use super::{ClickHouse, connect::answered};
+use super::{ClickHouse, check_settings, connect::answered};
 use anyhow::{Context, Result};
 use clickhouse::Row;
 use serde::{Deserialize, Serialize};
@@ -88,11 +88,16 @@ const POSITIONS: &str = "SELECT store, toString(origin) AS origin, generation, p
 const PARKED: &str =
     "SELECT toString(origin) AS origin, count() AS records FROM (SELECT origin, state FROM parked FINAL) WHERE state = 0 GROUP BY origin";
 
-/// The store's id and the furthest row of each partition.
+/// The store's id and the furthest row of each partition, after [`check_settings`]: whoever writes on asserts first what it stands on.
 ///
 /// # Errors
-/// When the store does not answer, or no schema has been applied.
+/// When the store does not answer, no schema has been applied, or a setting is another than it must be.
 pub async fn load_positions(clickhouse: Arc<ClickHouse>, (): ()) -> Result<Positions> {
+    check_settings(Arc::clone(&clickhouse), ()).await?;
+    read_positions(&clickhouse).await
+}
+
+async fn read_positions(clickhouse: &ClickHouse) -> Result<Positions> {
     let store: String = answered(clickhouse.read("SELECT id FROM store ORDER BY made_at, id LIMIT 1").fetch_one()).await.context("store id")?;
     let rows = answered(clickhouse.read(POSITIONS).param("store", &store).fetch_all()).await.context("positions")?;
     Ok(Positions { store, rows })
@@ -130,7 +135,7 @@ where
 /// # Errors
 /// When the store does not answer.
 pub async fn read_progress(clickhouse: Arc<ClickHouse>, (): ()) -> Result<Progress> {
-    let Positions { rows, .. } = load_positions(Arc::clone(&clickhouse), ()).await?;
+    let Positions { rows, .. } = read_positions(&clickhouse).await?;
     let parked = answered(clickhouse.read(PARKED).fetch_all()).await.context("parked")?;
     Ok(Progress { rows, parked })
 }
