@@ -7,9 +7,11 @@ use super::{
     jvm::Classes,
     kafka, probe,
 };
-use crate::{progress::Progress, world::World};
+use crate::{
+    progress::Progress,
+    world::{Signal, World},
+};
 use anyhow::{Result, ensure};
-use nix::sys::signal::Signal;
 use std::{path::PathBuf, thread, time::Duration};
 
 /// Writing an archive takes half a minute on a loaded machine.

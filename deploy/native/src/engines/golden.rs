@@ -4,10 +4,9 @@
 use super::{archives, cache, cassandra, fetch::Engines, gate, schema};
 use crate::{
     progress::Progress,
-    world::{RegionSpec, World},
+    world::{RegionSpec, Signal, World},
 };
 use anyhow::{Context, Result};
-use nix::sys::signal::Signal;
 use std::{fs, path::Path, time::Duration};
 
 const DRAIN_LIMIT: Duration = Duration::from_secs(90);

@@ -13,6 +13,7 @@ const LIMIT: Duration = Duration::from_secs(180);
 pub const CQL: &str = "cql";
 pub const CLICKHOUSE: &str = "clickhouse";
 pub const TOPICS: &str = "topics";
+pub const GENERATION: &str = "generation";
 pub const CHECK: &str = "check";
 
 /// Runs one job to its end; gives what it printed.

@@ -9,11 +9,15 @@ use super::{
 };
 use crate::{
     progress::Progress,
-    world::{ProcessSpec, RegionSpec, WanSpec, World, WorldSpec},
+    world::{ProcessSpec, RegionSpec, Signal, WanSpec, World, WorldSpec},
 };
 use anyhow::{Result, anyhow, bail};
 use serde::Serialize;
-use std::{sync::Arc, thread, time::Instant};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::Instant,
+};
 
 /// An engine as reports name it.
 #[derive(Clone, Debug, Serialize)]
@@ -86,17 +90,22 @@ pub fn start_all(world: &Arc<World>, engines: &Engines, progress: &Progress) -> 
         }
         Ok(())
     };
+    let first = Mutex::new(None);
+    // Whatever fails first ends the others' waits, by ending what they wait for.
+    let told = |result: Result<()>| {
+        let Err(error) = result else { return };
+        first.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        end_all(world, &regions);
+    };
     thread::scope(|scope| {
-        let mut waits = vec![scope.spawn(cluster)];
+        scope.spawn(|| told(cluster()));
         for region in &regions {
-            waits.extend([
-                scope.spawn(|| log_ready(world, region, progress, started)),
-                scope.spawn(|| store_ready(world, region, progress, started)),
-            ]);
-            waits.push(scope.spawn(|| signals_ready(world, region, progress, started)));
+            scope.spawn(|| told(log_ready(world, region, progress, started)));
+            scope.spawn(|| told(store_ready(world, region, progress, started)));
+            scope.spawn(|| told(signals_ready(world, region, progress, started)));
         }
-        joined(waits)
-    })?;
+    });
+    first.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)?;
     thread::scope(|scope| joined(regions.iter().map(|region| scope.spawn(|| checked(world, region, progress, started))).collect()))
 }
 
@@ -153,6 +162,13 @@ fn spawn_all(world: &World, engines: &Engines, region: &str) -> Result<()> {
     NAMES.iter().try_for_each(|name| world.spawn(region, process(world, engines, region, name)?))
 }
 
+fn end_all(world: &World, regions: &[String]) {
+    for (region, name) in regions.iter().flat_map(|region| NAMES.map(|name| (region, name))) {
+        // One that has ended already is what was wanted.
+        let _ = world.signal(region, name, Signal::SIGKILL);
+    }
+}
+
 fn log_ready(world: &World, region: &str, progress: &Progress, started: Instant) -> Result<()> {
     kafka::ready(world, region)?;
     schema::run(world, region, schema::TOPICS)?;
@@ -174,6 +190,7 @@ fn signals_ready(world: &World, region: &str, progress: &Progress, started: Inst
 }
 
 fn checked(world: &World, region: &str, progress: &Progress, started: Instant) -> Result<()> {
+    schema::run(world, region, schema::GENERATION)?;
     let report = schema::run(world, region, schema::CHECK)?;
     report.lines().filter(|line| line.starts_with("check: ")).for_each(|line| progress.say(region, line));
     said(progress, region, "engines are ready", started);
