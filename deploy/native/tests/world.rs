@@ -1,5 +1,7 @@
 //! A world of two regions, made by the built program, running tiny programs. Needs the right to make namespaces, and says so.
 
+#![allow(clippy::unwrap_used)]
+
 use native::control::{Client, Request, Response, StateDir, WorldFile};
 use native::world::{ExitStatus, KillMode, ProcessSpec, ProcessState, ProcessStatus, Selection};
 use std::io::{Read, Write};

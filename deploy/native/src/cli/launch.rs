@@ -175,8 +175,7 @@ pub fn up(dir: &StateDir, arguments: WorldArguments) -> Result<i32> {
         }
         Err(error) => {
             end(&mut background)?;
-            eprintln!("the last lines of {}:", dir.launcher_log().display());
-            eprintln!("{}", tail(&dir.launcher_log()));
+            eprintln!("the last lines of {}:\n{}", dir.launcher_log().display(), tail(&dir.launcher_log()));
             Err(error)
         }
     }
@@ -238,6 +237,8 @@ fn tail(log: &Path) -> String {
     let text = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<&str> = text.lines().collect();
+    // Its last words are the error, which is shown below them.
+    let lines = &lines[..lines.iter().rposition(|line| line.starts_with("error: ")).unwrap_or(lines.len())];
     lines[lines.len().saturating_sub(LOG_TAIL_LINES)..].iter().map(|line| format!("  {line}\n")).collect()
 }
 

@@ -11,6 +11,8 @@ const LAG: &str = "meridian_lag_seconds";
 const WATERMARK_AGE: &str = "meridian_watermark_age_seconds";
 const PARKED: &str = "meridian_parked_records";
 const DEAD_LETTERS: &str = "meridian_dead_letters";
+/// The order in which an event passes them.
+const HOPS: [&str; 5] = ["relay", "mirror", "sink", "feed", "consumer"];
 
 pub fn status(dir: &StateDir, json: bool) -> Result<i32> {
     let status = Client::of(dir)?.status()?;
@@ -35,9 +37,13 @@ pub fn print(status: &Status) {
         println!("note: {remark}");
     }
     println!("{}", processes(&status.regions));
-    println!("{}", ports(&status.regions));
-    if status.regions.iter().any(|region| !region.exposed.is_empty()) {
-        print_lag(&status.regions);
+    let ports = ports(&status.regions);
+    if !ports.is_empty() {
+        println!("{ports}");
+    }
+    let said = ask_all(&status.regions);
+    if said.iter().any(|(_, services)| !services.is_empty()) {
+        println!("{}\n{}", lag(&said), counts(&said));
     }
 }
 
@@ -77,6 +83,7 @@ fn state_word(process: &ProcessStatus) -> String {
         ProcessState::Running => "running".into(),
         ProcessState::Paused => "PAUSED".into(),
         ProcessState::Failed { error } => format!("FAILED: {error}"),
+        ProcessState::Exited { status } if status.success() => "done".into(),
         ProcessState::Exited { status } => format!("ENDED: {status}"),
     }
 }
@@ -89,7 +96,11 @@ fn ports(regions: &[RegionStatus]) -> Table {
     let mut names: Vec<&String> = regions.iter().flat_map(|region| region.exposed.keys()).collect();
     names.sort_unstable();
     names.dedup();
-    for name in names {
+    // Not those of services that this world was started without; a port that somebody exposed is known by its number.
+    let is_there = |name: &str| {
+        regions.iter().any(|region| region.processes.iter().any(|process| process.name == name)) || name.parse::<u16>().is_ok()
+    };
+    for name in names.into_iter().filter(|name| is_there(name)) {
         let address = |region: &RegionStatus| region.exposed.get(name).map(ToString::to_string).unwrap_or_default();
         table.add_row(std::iter::once(name.clone()).chain(regions.iter().map(address)));
     }
@@ -98,12 +109,6 @@ fn ports(regions: &[RegionStatus]) -> Table {
 
 /// What the services of a region say about themselves: by service.
 type Said = BTreeMap<String, Vec<Sample>>;
-
-fn print_lag(regions: &[RegionStatus]) {
-    let said = ask_all(regions);
-    println!("{}", lag(&said));
-    println!("{}", counts(&said));
-}
 
 /// Asks every service of every region at once.
 fn ask_all(regions: &[RegionStatus]) -> Vec<(String, Said)> {
@@ -158,7 +163,7 @@ fn lag(said: &[(String, Said)]) -> Table {
             hops.push(hop);
         }
     }
-    hops.sort();
+    hops.sort_by_cached_key(|hop| (HOPS.iter().position(|known| known == hop).unwrap_or(HOPS.len()), hop.clone()));
     hops.dedup();
     let mut table = Table::new();
     table.load_style(presets::UTF8_BORDERS_ONLY);
@@ -175,7 +180,8 @@ fn lag(said: &[(String, Said)]) -> Table {
 fn counts(said: &[(String, Said)]) -> Table {
     let mut table = table(["region", "parked", "dead letters", "services that answer"], 1);
     for (region, services) in said {
-        let sum = |name: &str| services.values().flatten().filter(|sample| sample.name == name).map(|sample| sample.value).sum::<f64>();
+        let sum =
+            |name: &str| services.values().flatten().filter(|sample| sample.name == name).map(|sample| sample.value as u64).sum::<u64>();
         let names: Vec<&str> = services.keys().map(|service| &**service).collect();
         table.add_row([region.clone(), sum(PARKED).to_string(), sum(DEAD_LETTERS).to_string(), names.join(" ")]);
     }
