@@ -213,6 +213,14 @@ pub async fn subscribe_change_hints(nats: Arc<Nats>, region: String) -> Result<C
     Ok(ChangeHints(nats.listen(format!("changes.{region}.*"), merge).await?))
 }
 
+/// Waits for hints and gives the partitions named since the last call. For one caller at a time.
+///
+/// # Errors
+/// None: hints that are lost are covered by the tick of whoever waits.
+pub async fn await_change_hint(hints: Arc<tokio::sync::Mutex<ChangeHints>>, (): ()) -> Result<BTreeSet<u16>> {
+    Ok(hints.lock().await.next().await)
+}
+
 /// Signals of one tenant, merged while nobody asks.
 #[derive(Debug)]
 pub struct Signals(Merged<Signal>);
