@@ -1,8 +1,6 @@
 //! Answering a question for usage.
 
-use crate::{
-    Completeness, Effects, Meters, Window, WindowError, completeness::completeness, time_zone_rules, windows,
-};
+use crate::{Completeness, Effects, Meters, Window, WindowError, completeness::completeness, time_zone_rules, windows};
 use adapters::clickhouse::{Bucket, SumMeter};
 use api::{Kind, Problem};
 use jiff::{Timestamp, tz::TimeZone};
@@ -71,7 +69,14 @@ pub struct Answer {
 ///
 /// # Errors
 /// A problem that names the parameter that is wrong, or 503 when the store does not answer.
-pub async fn answer(effects: &Effects, meters: &Meters, regions: &[String], region: &str, tenant: &str, question: Question) -> Result<Answer, Problem> {
+pub async fn answer(
+    effects: &Effects,
+    meters: &Meters,
+    regions: &[String],
+    region: &str,
+    tenant: &str,
+    question: Question,
+) -> Result<Answer, Problem> {
     let Some(meter) = meters.get(&question.meter) else {
         let names: Vec<&str> = meters.names().collect();
         return Err(Problem::at(Kind::Invalid, "meter", format!("there is no such meter; there are: {}", names.join(", "))));

@@ -82,7 +82,10 @@ mod tests {
         let regions = ["fra".to_owned()];
         let found = completeness(&regions, &Progress { rows, parked: vec![("iad".into(), 1)] });
         let fra = &found["fra"];
-        assert_eq!((fra.since.clone(), fra.through.clone()), (expected.map(|(since, _)| text(since)), expected.map(|(_, through)| text(through))));
+        assert_eq!(
+            (fra.since.clone(), fra.through.clone()),
+            (expected.map(|(since, _)| text(since)), expected.map(|(_, through)| text(through)))
+        );
         assert_eq!((found.len(), fra.parked), (1, 0));
     }
 

@@ -63,7 +63,12 @@ pub async fn conflicts(effects: &Effects, tenant: &str) -> Result<Conflicts, Pro
 
 fn conflict(rows: &[ConflictRow]) -> Option<Conflict> {
     let (first, others) = rows.split_first()?;
-    Some(Conflict { source: first.source.clone(), id: first.id.clone(), counted: payload(first), ignored: others.iter().map(payload).collect() })
+    Some(Conflict {
+        source: first.source.clone(),
+        id: first.id.clone(),
+        counted: payload(first),
+        ignored: others.iter().map(payload).collect(),
+    })
 }
 
 fn payload(row: &ConflictRow) -> Payload {

@@ -21,7 +21,14 @@ const MONTH: &str = "meter=amount&from=2026-03-28T23:00:00Z&to=2026-03-30T22:00:
 fn fakes() -> Effects {
     Effects {
         read_progress: effect(|()| async {
-            let row = PositionRow { origin: "fra".into(), generation: 1, partitions: 1, since_us: 5, through_us: 1_774_000_000_000_000, ..PositionRow::default() };
+            let row = PositionRow {
+                origin: "fra".into(),
+                generation: 1,
+                partitions: 1,
+                since_us: 5,
+                through_us: 1_774_000_000_000_000,
+                ..PositionRow::default()
+            };
             Ok(Progress { rows: vec![row], parked: vec![("iad".into(), 2)] })
         }),
         sum_meter: effect(|_| async { Ok(vec![Bucket { start_us: 1_774_738_800_000_000, value: "0.3".into(), events: 2, skipped: 1 }]) }),
@@ -146,12 +153,22 @@ async fn conflicts_name_the_payload_that_counts() -> Result<()> {
         event_type: "t".into(),
     };
     let rows = vec![row("a", 1 << 64, 1), row("a", 2 << 64, 2), row("b", 3 << 64, 3), row("b", 4 << 64, 4), row("b", 5 << 64, 5)];
-    let effects = Effects { list_conflicts: effect(move |_| { let rows = rows.clone(); async move { Ok(rows) } }), ..fakes() };
+    let effects = Effects {
+        list_conflicts: effect(move |_| {
+            let rows = rows.clone();
+            async move { Ok(rows) }
+        }),
+        ..fakes()
+    };
     let (service, key) = service(effects).await?;
     let (status, answer) = get(&service, &key, "/v1/conflicts").await?;
     assert_eq!((status, &answer["more"]), (StatusCode::OK, &json!(false)));
-    let ids: Vec<(&Value, &Value, usize)> = answer["conflicts"].as_array().into_iter().flatten()
-        .map(|found| (&found["id"], &found["counted"]["committed"], found["ignored"].as_array().map_or(0, Vec::len))).collect();
+    let ids: Vec<(&Value, &Value, usize)> = answer["conflicts"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|found| (&found["id"], &found["counted"]["committed"], found["ignored"].as_array().map_or(0, Vec::len)))
+        .collect();
     assert_eq!(ids, [(&json!("a"), &json!("1970-01-01T00:00:00.000001Z"), 1), (&json!("b"), &json!("1970-01-01T00:00:00.000003Z"), 2)]);
     Ok(())
 }

@@ -51,7 +51,8 @@ impl ClickHouse {
     /// A client that waits for nothing: whether the store answers is seen at the first call.
     pub fn new(url: &str, database: &str) -> Arc<Self> {
         let plain = Client::default().with_url(url).with_database(database).with_compression(Compression::None);
-        let with = |settings: &[(&str, &str)]| settings.iter().fold(plain.clone(), |client, (name, value)| client.with_setting(*name, *value));
+        let with =
+            |settings: &[(&str, &str)]| settings.iter().fold(plain.clone(), |client, (name, value)| client.with_setting(*name, *value));
         Arc::new(Self { insert: with(&INSERT_SETTINGS).with_validation(false), read: with(&READ_SETTINGS), database: database.into() })
     }
 

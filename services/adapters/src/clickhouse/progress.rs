@@ -98,7 +98,8 @@ pub async fn load_positions(clickhouse: Arc<ClickHouse>, (): ()) -> Result<Posit
 }
 
 async fn read_positions(clickhouse: &ClickHouse) -> Result<Positions> {
-    let store: String = answered(clickhouse.read("SELECT id FROM store ORDER BY made_at, id LIMIT 1").fetch_one()).await.context("store id")?;
+    let store: String =
+        answered(clickhouse.read("SELECT id FROM store ORDER BY made_at, id LIMIT 1").fetch_one()).await.context("store id")?;
     let rows = answered(clickhouse.read(POSITIONS).param("store", &store).fetch_all()).await.context("positions")?;
     Ok(Positions { store, rows })
 }
