@@ -50,8 +50,7 @@ async fn a_lost_tail_is_taken_up_where_it_stood() {
                 let left = AtomicUsize::new(if nth < 5 { 3 } else { usize::MAX });
                 Ok(effect(move |()| {
                     let breaks = left.fetch_sub(1, Ordering::Relaxed) == 0;
-                    let batch = if breaks { fail_first(1, next_batch.clone())(()) } else { next_batch(()) };
-                    batch
+                    if breaks { fail_first(1, next_batch.clone())(()) } else { next_batch(()) }
                 }))
             }
         });
