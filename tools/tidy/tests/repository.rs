@@ -90,22 +90,17 @@ fn every_effect_has_a_function_and_a_row_in_the_journey() {
     let rows: BTreeSet<&str> = journey.lines().filter(|line| line.starts_with('|')).filter_map(|line| line.split('`').nth(1)).collect();
     let (mut complaints, mut effects) = (Vec::new(), 0);
     for krate in workspace.crates.iter().filter(|krate| krate.folder.starts_with("services")) {
-        let lib = krate.folder.join("src/lib.rs");
+        let (src, lib) = (krate.folder.join("src"), krate.folder.join("src/lib.rs"));
         let fields = effect_fields(&workspace.text(&lib).unwrap().unwrap()).unwrap();
-        let main = krate.folder.join("src/main.rs");
-        let bound = match fields.is_empty() {
-            true => Vec::new(),
-            false => bindings(&workspace.text(&main).unwrap().unwrap()).unwrap(),
-        };
         effects += fields.len();
+        let bound = match fields.is_empty() {
+            true => BTreeSet::new(),
+            false => workspace.rust_files(&src).flat_map(|file| bound_fields(&workspace, file)).collect(),
+        };
         for (line, field) in fields {
             let at = format!("{}:{line}", lib.display());
-            match bound.iter().find(|binding| binding.field == field) {
-                None => complaints.push(format!("{at}: `{field}` is not in the literal of {}", main.display())),
-                Some(binding) if binding.function.is_none() => {
-                    complaints.push(format!("{}:{}: `{field}` has no `bind(…, module::function)`", main.display(), binding.line));
-                }
-                Some(_) => {}
+            if !bound.contains(&field) {
+                complaints.push(format!("{at}: no literal of {} has `{field}: … bind(…, module::function)`", src.display()));
             }
             if !rows.contains(field.as_str()) {
                 complaints.push(format!("{at}: `{field}` has no row in docs/journey.md"));
@@ -113,7 +108,13 @@ fn every_effect_has_a_function_and_a_row_in_the_journey() {
         }
     }
     assert!(effects > 20, "only {effects} effects were found: the test looks in the wrong place");
-    settle("every effect has a function bound in main.rs and a row in docs/journey.md", complaints);
+    settle("every effect has a function bound by name and a row in docs/journey.md", complaints);
+}
+
+/// Fields of `Effects` literals to which a function is bound by its name.
+fn bound_fields(workspace: &Workspace, file: &Path) -> Vec<String> {
+    let found = bindings(&workspace.text(file).unwrap().unwrap()).unwrap();
+    found.into_iter().filter(|binding| binding.function.is_some()).map(|binding| binding.field).collect()
 }
 
 #[test]
