@@ -30,8 +30,11 @@ fn valid() -> impl Strategy<Value = Event> {
     )
 }
 
+/// A part of an event, and a way to change it.
+type Change = (&'static str, fn(&mut Event));
+
 /// Every way to change one thing that the client gave.
-fn changes() -> Vec<(&'static str, fn(&mut Event))> {
+fn changes() -> Vec<Change> {
     fn toggle(value: &mut Option<String>) {
         *value = if value.is_some() { None } else { Some("x/y".into()) };
     }
@@ -57,6 +60,9 @@ fn changes() -> Vec<(&'static str, fn(&mut Event))> {
         ("a border between data and schema", |event| event.data_schema = Some(String::from_utf8_lossy(&event.data).into_owned() + "x")),
     ]
 }
+
+/// A field, and how to set it.
+type Set = (&'static str, fn(&mut Event, String));
 
 proptest! {
     #[test]
@@ -99,7 +105,7 @@ proptest! {
         prop_assert_eq!(validate(&at_limit, &Limits::STANDARD, NOW_US), Ok(()));
         long.push('x');
         for wrong in [String::new(), long, control] {
-            let set: [(&str, fn(&mut Event, String)); 7] = [
+            let set: [Set; 7] = [
                 ("tenant", |event, value| event.tenant = value),
                 ("id", |event, value| event.id = value),
                 ("source", |event, value| event.source = value),

@@ -96,7 +96,7 @@ impl RegionClock {
     }
 
     fn now(&self, now: Instant) -> Result<CommitTime> {
-        let Ok(mut state) = self.state.lock() else { bail!("region clock: poisoned") };
+        let Ok(mut state) = self.state.lock() else { bail!("poisoned") };
         let offset_us = state.steer(now)?;
         let time = u64::try_from(self.since_start_us(now) + offset_us).unwrap_or_default();
         // Held under the lock, so that no later reading is smaller.
@@ -149,17 +149,14 @@ impl State {
 
     /// Pulls the offset towards the best sample, as far as the time since the last call allows.
     fn steer(&mut self, now: Instant) -> Result<i64> {
-        let (Some(offset_us), Some(best)) = (self.offset_us, self.best(now)) else { bail!("region clock: no answer of the database yet") };
+        let (Some(offset_us), Some(best)) = (self.offset_us, self.best(now)) else { bail!("no answer of the database yet") };
         let newest = self.samples.back().map_or(best.at, |sample| sample.at);
         if now.saturating_duration_since(newest) > STALE_AFTER {
-            bail!("region clock: stale, no answer of the database for {} s", now.saturating_duration_since(newest).as_secs());
+            bail!("stale, no answer of the database for {} s", now.saturating_duration_since(newest).as_secs());
         }
         let error_us = best.offset_us - offset_us;
         if error_us.abs() + best.uncertainty_at(now) > BOUND_US {
-            bail!(
-                "region clock: disagrees with the database's by {error_us} µs (bound {BOUND_US}, uncertainty {})",
-                best.uncertainty_at(now)
-            );
+            bail!("disagrees with the database's by {error_us} µs (bound {BOUND_US}, uncertainty {})", best.uncertainty_at(now));
         }
         let pull_max = now.saturating_duration_since(self.steered_at).as_micros() as i64 * SLEW_US_PER_S / 1_000_000;
         if pull_max > 0 {

@@ -5,6 +5,7 @@
 use crate::{CommitIds, Effects, Limits, post::Charge};
 use adapters::scylla::{Ack, CommitRow};
 use bytes::{BufMut, Bytes, BytesMut};
+use kit::seldom::Seldom;
 use meridian_proto::{CommitId, Event, PARTITIONS};
 use prost::Message;
 use std::{collections::VecDeque, sync::Arc};
@@ -30,6 +31,7 @@ pub(crate) struct Writer {
     pub ids: CommitIds,
     pub generation: u32,
     pub hints: Arc<Semaphore>,
+    pub seldom: Seldom,
 }
 
 /// The lanes' entries.
@@ -143,7 +145,9 @@ async fn write_row(writer: &Writer, partition: u16, ack: Ack, parts: &mut [Part]
         // An answer later than the fence counts as none: its row may lie in time that was sealed before it was there.
         match timeout(writer.limits.fence, commit_event(input)).await {
             Ok(Err(error)) => {
-                tracing::warn!(error = format!("{error:#}"), partition, "a row's outcome is unknown");
+                if let Some(withheld) = writer.seldom.due() {
+                    tracing::warn!(error = format!("{error:#}"), partition, withheld, "a row's outcome is unknown");
+                }
                 return None;
             }
             Ok(Ok(())) if region_time(()).await.ok()?.since(row.time()) <= writer.limits.fence.as_micros() as u64 => {
@@ -152,7 +156,9 @@ async fn write_row(writer: &Writer, partition: u16, ack: Ack, parts: &mut [Part]
             }
             Ok(Ok(())) | Err(_) => {
                 metrics::counter!("meridian_ingest_late_rows_total").increment(1);
-                tracing::warn!(partition, %row, "acknowledged too late");
+                if let Some(withheld) = writer.seldom.due() {
+                    tracing::warn!(partition, %row, withheld, "acknowledged too late");
+                }
             }
         }
         if parts.iter().all(|part| part.answer.is_closed()) {

@@ -6,10 +6,12 @@ use crate::{
 };
 use adapters::scylla::{Ack, SaveIdentity};
 use api::{Kind, Problem};
+use kit::seldom::Seldom;
 use meridian_proto::{CommitId, Event, Identity, Incarnation, PayloadHash, partition_of, payload_hash, validate};
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
     sync::Arc,
+    time::Duration,
 };
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -129,7 +131,14 @@ impl Ingest {
     pub fn start(effects: Effects, limits: Limits, meters: Meters, region: &str, generation: u32, incarnation: Incarnation) -> Arc<Self> {
         limits.assert_relations();
         let hints = Arc::new(Semaphore::new(limits.hints_max));
-        let writer = Arc::new(Writer { effects, limits, ids: CommitIds::new(incarnation), generation, hints });
+        let writer = Arc::new(Writer {
+            effects,
+            limits,
+            ids: CommitIds::new(incarnation),
+            generation,
+            hints,
+            seldom: Seldom::new(Duration::from_secs(1)),
+        });
         Arc::new(Self { lanes: Lanes::start(&writer), writer, meters, region: region.into() })
     }
 
@@ -242,7 +251,10 @@ impl Ingest {
 }
 
 fn failed(effect: &str, error: &anyhow::Error) -> Problem {
-    tracing::warn!(error = format!("{error:#}"), effect, "a request ends with an unknown outcome");
+    static SELDOM: Seldom = Seldom::new(Duration::from_secs(1));
+    if let Some(withheld) = SELDOM.due() {
+        tracing::warn!(error = format!("{error:#}"), effect, withheld, "a request ends with an unknown outcome");
+    }
     unknown(&format!("{effect}: no good answer"))
 }
 

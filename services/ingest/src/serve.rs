@@ -4,10 +4,10 @@ use crate::{App, Effects, Ingest, Limits, Meters};
 use adapters::{
     clock::{self, RegionClock},
     nats::{self, Nats},
-    scylla::{self, Generation, Refused, Scylla},
+    scylla::{self, DatabaseTime, Generation, Refused, Scylla},
 };
 use anyhow::Result;
-use kit::{backoff::Backoff, bind, health::Health, shutdown::CancellationToken, timed};
+use kit::{backoff::Backoff, bind, effect, health::Health, shutdown::CancellationToken, timed};
 use meridian_proto::{CommitTime, Incarnation};
 use rand::RngExt;
 use std::{sync::Arc, time::Duration};
@@ -38,13 +38,29 @@ pub async fn begin(config: &crate::Config, limits: Limits, app: &App, health: &H
     let Some(scylla) = Scylla::connect_when_ready(&config.scylla(), shutdown, complain).await? else { return Ok(()) };
     let Some(generation) = wait_for_generation(&scylla, health, shutdown).await? else { return Ok(()) };
     health.ready(PARTS[0]);
-    let clock = RegionClock::start(timed("database_time", bind(&scylla, scylla::database_time)), shutdown.clone());
+    let database_time = noted(health.clone(), timed("database_time", bind(&scylla, scylla::database_time)));
+    let clock = RegionClock::start(database_time, shutdown.clone());
     let effects = effects(&scylla, &nats, &clock);
     let incarnation = Incarnation::from_random(rand::rng().random());
     app.begin(Ingest::start(effects.clone(), limits, meters, &config.region, generation.generation, incarnation));
     tracing::info!(generation = generation.generation, "ready to commit");
     watch(&effects.region_time, health, shutdown).await;
     Ok(())
+}
+
+/// The database is asked once a second for its time: what it answers tells whether it is there.
+fn noted(health: Health, database_time: kit::Effect<(), DatabaseTime>) -> kit::Effect<(), DatabaseTime> {
+    effect(move |()| {
+        let (health, asked) = (health.clone(), database_time(()));
+        async move {
+            let answer = asked.await;
+            match &answer {
+                Ok(_) => health.ready(PARTS[0]),
+                Err(error) => health.unready(PARTS[0], format!("{error:#}")),
+            }
+            answer
+        }
+    })
 }
 
 async fn wait_for_generation(scylla: &Arc<Scylla>, health: &Health, shutdown: &CancellationToken) -> Result<Option<Generation>> {

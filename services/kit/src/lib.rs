@@ -6,6 +6,7 @@ pub mod backoff;
 pub mod config;
 mod effect;
 pub mod health;
+pub mod seldom;
 pub mod shutdown;
 pub mod telemetry;
 
