@@ -19,10 +19,11 @@ const ROW_EVENTS_MAX: usize = 1 << 16;
 const DEAD_LETTER_BYTES_MAX: usize = 512 * 1024;
 /// The first watermark begins this long before the generation was registered: the clock that said when may be ahead.
 const CREATION_MARGIN_US: u64 = 1_000_000;
-/// Spans of one step of catching up.
-const STEP_FIRST_US: u64 = 1_000_000;
+/// Spans of one step of catching up. The first is more than what comes between two turns of a lane that keeps up.
+pub(crate) const STEP_FIRST_US: u64 = 5_000_000;
 const STEP_MIN_US: u64 = 20_000;
-const STEP_MAX_US: u64 = 3_600_000_000;
+/// Bounds what a dense stretch after an empty one can bring at once.
+const STEP_MAX_US: u64 = 30_000_000;
 
 pub(crate) struct Lane {
     effects: Effects,

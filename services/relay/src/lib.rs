@@ -89,6 +89,7 @@ impl Limits {
     /// Names the relation that does not hold.
     pub fn check(&self) -> Result<()> {
         ensure!(self.seal_every_busy <= self.seal_every, "seal_every_busy <= seal_every");
+        ensure!(self.seal_every * 2 <= Duration::from_micros(lane::STEP_FIRST_US), "seal_every <= 2.5 s");
         ensure!(!self.seal_every_busy.is_zero(), "seal_every_busy > 0");
         ensure!(self.quick_span >= self.hold_back() + self.seal_every, "quick_span >= fence + clock_margin + seal_every");
         ensure!(self.catching_up_max > 0 && self.publish_bytes_max > 0 && self.step_bytes > 0, "limits > 0");
