@@ -20,6 +20,8 @@ fn ask(dir: &StateDir, request: &Request) -> Result<i32> {
 
 pub fn down(dir: &StateDir) -> Result<i32> {
     let Some(launcher) = dir.holder() else {
+        // A launcher that was killed could not do it.
+        dir.clean();
         println!("no world is up in {}", dir.path().display());
         return Ok(0);
     };
