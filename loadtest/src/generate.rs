@@ -127,6 +127,11 @@ impl Generator {
         &self.tenants
     }
 
+    /// When the run starts, microseconds since the Unix epoch.
+    pub fn start_us(&self) -> u64 {
+        self.start_us
+    }
+
     /// CloudEvents `source` of every event.
     pub fn source(&self) -> &str {
         &self.source

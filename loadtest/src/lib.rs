@@ -12,6 +12,8 @@
 //! **A send is never delayed by an answer.**
 
 pub mod audit;
+pub mod commands;
+pub mod converge;
 pub mod decimal;
 pub mod faults;
 pub mod generate;

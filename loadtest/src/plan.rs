@@ -101,9 +101,7 @@ pub struct EventShape {
     /// CloudEvents `type`: the one that the meters count.
     pub r#type: String,
     /// Meter whose usage is the sum of `amount`.
-    pub meter_sum: String,
-    /// Meter whose usage is the number of events.
-    pub meter_count: String,
+    pub meter: String,
     /// Bytes of `data`.
     pub bytes: usize,
     /// Different subjects of a tenant.

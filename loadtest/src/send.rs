@@ -222,26 +222,50 @@ async fn run(shared: Arc<Shared>, number: usize, request: Arc<Request>, permit: 
     }
 }
 
+/// The record of an operation before its first try.
+pub fn record(generator: &Generator, regions: &[String], schedule: &[Operation], number: usize, request: &Request) -> Record {
+    let operation = &schedule[number];
+    let detail = match operation.kind {
+        Kind::Invalid(kind) => format!("{kind:?}"),
+        _ => String::new(),
+    };
+    let event = |made: &crate::generate::Made| EventRecord { id: made.id.clone(), hash: made.hash, amount: made.amount, commit_id: None };
+    Record {
+        operation: number as u32,
+        kind: operation.kind.name().into(),
+        detail,
+        tenant: generator.tenants()[usize::from(operation.tenant)].clone(),
+        region: regions[usize::from(operation.region)].clone(),
+        intended_us: generator.start_us() + operation.at_us,
+        attempts: Vec::new(),
+        outcome: Outcome::Unknown,
+        events: request.events.iter().map(event).collect(),
+    }
+}
+
+impl Answer {
+    /// As one try of a record, in `region`.
+    pub fn attempt(&self, region: &str) -> Attempt {
+        Attempt {
+            region: region.into(),
+            sent_us: self.sent_us,
+            answered_us: self.answered_us,
+            status: self.status,
+            outcome: self.outcome,
+            note: self.note.clone(),
+        }
+    }
+
+    /// Makes it the end of a record.
+    pub fn decide(&self, record: &mut Record) {
+        record.outcome = self.outcome;
+        record.events.iter_mut().zip(&self.commits).for_each(|(event, commit)| event.commit_id = *commit);
+    }
+}
+
 impl Shared {
     fn record(&self, number: usize, request: &Request) -> Record {
-        let operation = &self.schedule[number];
-        let detail = match operation.kind {
-            Kind::Invalid(kind) => format!("{kind:?}"),
-            _ => String::new(),
-        };
-        let event =
-            |made: &crate::generate::Made| EventRecord { id: made.id.clone(), hash: made.hash, amount: made.amount, commit_id: None };
-        Record {
-            operation: number as u32,
-            kind: operation.kind.name().into(),
-            detail,
-            tenant: self.generator.tenants()[usize::from(operation.tenant)].clone(),
-            region: self.regions[usize::from(operation.region)].clone(),
-            intended_us: self.start_us + operation.at_us,
-            attempts: Vec::new(),
-            outcome: Outcome::Unknown,
-            events: request.events.iter().map(event).collect(),
-        }
+        record(&self.generator, &self.regions, &self.schedule, number, request)
     }
 
     async fn attempt(&self, record: &mut Record, region: u8, request: &Arc<Request>) -> Answer {
@@ -256,20 +280,12 @@ impl Shared {
             note: format!("{error:#}"),
             commits: Vec::new(),
         });
-        record.attempts.push(Attempt {
-            region: self.regions[usize::from(region)].clone(),
-            sent_us: answer.sent_us,
-            answered_us: answer.answered_us,
-            status: answer.status,
-            outcome: answer.outcome,
-            note: answer.note.clone(),
-        });
+        record.attempts.push(answer.attempt(&self.regions[usize::from(region)]));
         answer
     }
 
     fn decided(&self, number: usize, mut record: Record, answer: &Answer) {
-        record.outcome = answer.outcome;
-        record.events.iter_mut().zip(&answer.commits).for_each(|(event, commit)| event.commit_id = *commit);
+        answer.decide(&mut record);
         if record.outcome == Outcome::Ok {
             self.acknowledged[number].store(1, Ordering::Release);
         }
