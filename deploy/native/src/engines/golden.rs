@@ -9,6 +9,8 @@ use crate::{
 use anyhow::{Context, Result};
 use std::{fs, path::Path, time::Duration};
 
+const TRIES: u32 = 3;
+const GATE_LIMIT: Duration = Duration::from_secs(45);
 const DRAIN_LIMIT: Duration = Duration::from_secs(90);
 /// Inside a data folder: which schema it was started with.
 const SCHEMA: &str = "meridian-schema";
@@ -20,39 +22,53 @@ fn entry(engines: &Engines, digest: &str, regions: &[RegionSpec]) -> String {
     format!("golden-{}-{}", regions.len(), &hash[..16])
 }
 
-/// Makes the golden folders of these regions unless they are there.
+/// Makes the golden folders of these regions unless they are there. A try that fails is repeated from empty disks, in a new world.
 ///
 /// # Errors
-/// When a node does not start, or the schema cannot be applied.
+/// When a node does not start, or the schema cannot be applied, [`TRIES`] times.
 pub fn make(
     engines: &Engines,
     digest: &str,
     regions: &[RegionSpec],
-    open: impl FnOnce() -> Result<World>,
+    open: impl Fn(u32) -> Result<World>,
     progress: &Progress,
 ) -> Result<()> {
     cache::entry(&engines.cache, &entry(engines, digest, regions), |folder| {
         let regions = &names(regions);
         progress.say("prepare", format!("golden Cassandra folders of {}, once a schema …", regions.join(", ")));
-        let world = open()?;
-        for region in regions {
-            world.spawn(region, cassandra::process(&world, engines, region, &archives::classes(engines, cassandra::NAME))?)?;
-        }
-        regions.iter().try_for_each(|region| cassandra::answers(&world, region))?;
-        gate::whole_cluster(&world, regions)?;
-        schema::run(&world, &regions[0], schema::CQL)?;
-        gate::whole_cluster(&world, regions)?;
-        for region in regions {
-            // Asked to stop, a node writes all to its tables: the copy has no commit log to replay.
-            world.signal(region, cassandra::NAME, Signal::SIGTERM)?;
-        }
-        for region in regions {
-            world.wait_exit(region, cassandra::NAME, DRAIN_LIMIT)?;
-            cache::copy(&world.region_dir(region).join(cassandra::NAME), &folder.join(region), &cassandra::NOT_DATA)?;
+        for attempt in 1.. {
+            match open(attempt).and_then(|world| build(&world, engines, regions, folder)) {
+                Ok(()) => break,
+                Err(error) if attempt == TRIES => return Err(error),
+                Err(error) => progress.say("prepare", format!("once more from empty disks: {error:#}")),
+            }
         }
         progress.say("prepare", "golden Cassandra folders are there");
         Ok(())
     })?;
+    Ok(())
+}
+
+/// A cluster with the schema, shut down in order; its data in `folder`.
+fn build(world: &World, engines: &Engines, regions: &[String], folder: &Path) -> Result<()> {
+    let classes = archives::classes(engines, cassandra::NAME);
+    for (place, region) in regions.iter().enumerate() {
+        world.spawn(region, cassandra::process(world, engines, region, &classes)?)?;
+        // Nodes that begin at the same moment from empty disks may miss each other for good; the others find the first one living.
+        if place == 0 {
+            cassandra::answers(world, region)?;
+        }
+    }
+    regions.iter().try_for_each(|region| cassandra::answers(world, region))?;
+    gate::whole_cluster(world, regions, GATE_LIMIT)?;
+    schema::run(world, &regions[0], schema::CQL)?;
+    gate::whole_cluster(world, regions, GATE_LIMIT)?;
+    // Asked to stop, a node writes all to its tables: the copy has no commit log to replay.
+    regions.iter().try_for_each(|region| world.signal(region, cassandra::NAME, Signal::SIGTERM))?;
+    for region in regions {
+        world.wait_exit(region, cassandra::NAME, DRAIN_LIMIT)?;
+        cache::copy(&world.region_dir(region).join(cassandra::NAME), &folder.join(region), &cassandra::NOT_DATA)?;
+    }
     Ok(())
 }
 

@@ -62,7 +62,7 @@ pub fn prepare(engines: &Engines, spec: &WorldSpec, progress: &Progress) -> Resu
         World::open(WorldSpec { dir: work.path().join(name), regions: regions.to_vec(), links: WanSpec::default(), ..spec.clone() })
     };
     archives::make(engines, || open("archives", &spec.regions[..1]), progress)?;
-    golden::make(engines, &digest, &spec.regions, || open("golden", &spec.regions), progress)
+    golden::make(engines, &digest, &spec.regions, |attempt| open(&format!("golden-{attempt}"), &spec.regions), progress)
 }
 
 /// Starts every engine of every region, and returns when all are ready and the schema is applied everywhere.
@@ -81,7 +81,7 @@ pub fn start_all(world: &Arc<World>, engines: &Engines, progress: &Progress) -> 
             cassandra::answers(world, region)?;
             said(progress, region, "cassandra answers", started);
         }
-        gate::whole_cluster(world, &regions)?;
+        gate::whole_cluster(world, &regions, gate::LIMIT)?;
         said(progress, "world", "cassandra is one cluster", started);
         if !planted {
             schema::run(world, &regions[0], schema::CQL)?;
