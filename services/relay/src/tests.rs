@@ -412,7 +412,8 @@ async fn a_log_that_forgot_what_it_acknowledged_stops_the_relay() {
             publish(records).await
         }
     });
-    let error = run(effects, LIMITS, Health::default(), CancellationToken::new()).await.unwrap_err();
+    let running = run(effects, LIMITS, Health::default(), CancellationToken::new());
+    let error = tokio::time::timeout(Duration::from_secs(60), running).await.expect("it stops by itself").unwrap_err();
     assert!(error.is::<LogLost>(), "{error:#}");
 }
 
