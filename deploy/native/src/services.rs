@@ -145,8 +145,6 @@ pub fn environment(world: &World, region: &str) -> Result<Vec<(String, String)>>
     let address = world.region(region)?.address;
     let regions: Vec<&str> = world.regions().iter().map(|region| &*region.name).collect();
     let secret = |name: &str| world.dir().join("secrets").join(name).display().to_string();
-    // The world's folder lies in the checkout.
-    let checkout = world.dir().parent().context("the world has no folder around it")?;
     let values = [
         ("REGION", region.to_owned()),
         ("REGIONS", regions.join(",")),
@@ -158,9 +156,16 @@ pub fn environment(world: &World, region: &str) -> Result<Vec<(String, String)>>
         ("KEYS_FILE", secret("keys.toml")),
         ("DEV_KEYS_FILE", secret("dev-keys.toml")),
         ("CURSOR_KEY_FILE", secret("cursor.key")),
-        ("METERS_FILE", checkout.join("deploy/meters.toml").display().to_string()),
+        ("METERS_FILE", meters_file(world)?.display().to_string()),
     ];
     Ok(values.map(|(key, value)| (format!("MERIDIAN_{key}"), value)).to_vec())
+}
+
+/// `deploy/meters.toml` of the checkout: that around the world's folder, else the one that this program was built in.
+fn meters_file(world: &World) -> Result<PathBuf> {
+    let program = env::current_exe()?;
+    let mut around = world.dir().ancestors().chain(program.ancestors()).map(|folder| folder.join("deploy/meters.toml"));
+    around.find(|file| file.is_file()).context("deploy/meters.toml is neither around the world's folder nor around this program")
 }
 
 fn mirror_peers(world: &World, region: &str) -> String {
