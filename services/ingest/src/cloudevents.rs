@@ -123,7 +123,7 @@ fn event_of(members: Members<'_>, prefix: &str, limits: &Limits) -> Result<Event
         }
     }
     let field = if data_base64.is_some() { "data_base64" } else { "data" };
-    event.data = payload(event.data_content_type.as_deref(), data, data_base64).map_err(|reason| at(field, reason))?.into();
+    event.data = payload(event.data_content_type.as_deref(), data, data_base64, limits).map_err(|reason| at(field, reason))?.into();
     if event.data.len() > limits.event.data_bytes_max {
         let detail = format!("has {} bytes, at most {} are allowed", event.data.len(), limits.event.data_bytes_max);
         return Err(Problem::at(Kind::TooLarge, format!("{prefix}{field}"), detail));
@@ -184,7 +184,7 @@ fn is_json(content_type: Option<&str>) -> bool {
 }
 
 /// The payload's bytes: the same for the same payload, whichever way it came.
-fn payload(content_type: Option<&str>, data: Option<&RawValue>, data_base64: Option<String>) -> Result<Vec<u8>, String> {
+fn payload(content_type: Option<&str>, data: Option<&RawValue>, data_base64: Option<String>, limits: &Limits) -> Result<Vec<u8>, String> {
     let compact = |text: &str| json::check(text).map(|()| json::compact(text)).map_err(|error| error.to_string());
     match (data, data_base64) {
         (None, None) => Ok(Vec::new()),
@@ -198,6 +198,9 @@ fn payload(content_type: Option<&str>, data: Option<&RawValue>, data_base64: Opt
                 return Ok(bytes);
             }
             let text = std::str::from_utf8(&bytes).map_err(|error| format!("datacontenttype says JSON, but: {error}"))?;
+            if json::is_deeper_than(limits.depth_max, text) {
+                return Err(format!("is nested deeper than {}", limits.depth_max));
+            }
             compact(text).map_err(|error| format!("datacontenttype says JSON, but: {error}"))
         }
     }

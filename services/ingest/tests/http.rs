@@ -7,6 +7,7 @@ use axum::{
     body::Body,
     http::{Request, header},
 };
+use base64::{Engine, prelude::BASE64_STANDARD};
 use common::{BATCH, Faults, Region, STRUCTURED, batch, event};
 use futures::StreamExt;
 use ingest::Limits;
@@ -161,6 +162,11 @@ async fn a_payload_is_the_same_in_either_form_and_never_of_another_media_type() 
     assert_eq!((status, answer["events"][0]["outcome"].as_str()), (202, Some("repeated")));
     check(STRUCTURED, with(&[("data", None), ("data_base64", Some("\"AP8=\""))]), 422, "data_base64").await;
     check(STRUCTURED, with(&[("data", None), ("data_base64", Some("\"%\""))]), 422, "data_base64").await;
+    for (depth, expected) in [(64, 202), (65, 422)] {
+        let base64 = format!("{:?}", BASE64_STANDARD.encode("[".repeat(depth) + &"]".repeat(depth)));
+        let members = [("type", Some("\"note\"")), ("data", None), ("data_base64", Some(base64.as_str()))];
+        check(STRUCTURED, with(&members), expected, if expected == 422 { "data_base64" } else { "" }).await;
+    }
     check(STRUCTURED, with(&[("datacontenttype", Some("\"text/plain\"")), ("data", Some("7"))]), 422, "data").await;
 }
 
