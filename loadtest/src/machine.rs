@@ -57,7 +57,7 @@ pub fn engines(world: &World) -> Vec<Engine> {
 }
 
 fn number(value: &Value, path: &[&str]) -> f64 {
-    path.iter().fold(Some(value), |value, key| value?.get(key)).and_then(Value::as_f64).unwrap_or_default()
+    path.iter().try_fold(value, |value, key| value.get(key)).and_then(Value::as_f64).unwrap_or_default()
 }
 
 fn text(value: &Value, key: &str) -> String {
