@@ -41,7 +41,7 @@ impl ConsumerQueue {
             sys::RD_KAFKA_EVENT_FETCH => {
                 // SAFETY: a fetch event holds one message, which lives as long as the event.
                 let message = NonNull::new(unsafe { sys::rd_kafka_event_message_next(event.0.as_ptr()) }.cast_mut());
-                message.map_or(Polled::Other, |message| Received::new(event, message))
+                message.map_or(Polled::Other, |message| Received::judged(event, message))
             }
             // SAFETY: the event is live.
             sys::RD_KAFKA_EVENT_ERROR => Polled::Failed(unsafe { sys::rd_kafka_event_error(event.0.as_ptr()) }.into()),
@@ -100,7 +100,8 @@ pub(super) struct Received<'a> {
 }
 
 impl<'a> Received<'a> {
-    fn new(event: Event, message: NonNull<sys::rd_kafka_message_t>) -> Polled<'a> {
+    /// A message may stand for an error.
+    fn judged(event: Event, message: NonNull<sys::rd_kafka_message_t>) -> Polled<'a> {
         let received = Self { message, _event: event, _queue: PhantomData };
         let code: RDKafkaErrorCode = received.raw().err.into();
         if code == RDKafkaErrorCode::NoError { Polled::Record(received) } else { Polled::Failed(code) }
