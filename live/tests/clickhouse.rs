@@ -10,6 +10,13 @@ use live::{address, unique};
 use meridian_proto::{CommitId, CommitTime, Event, Incarnation, PartitionId, Topic};
 use sink::Block;
 use std::sync::Arc;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+};
 
 const SCHEMA: &str = include_str!("../../deploy/schema/clickhouse/0001_events.sql");
 const DAY_US: i64 = 86_400_000_000;
@@ -345,13 +352,73 @@ async fn stored_at_is_that_of_the_first_progress_over_the_event() -> Result<()> 
     let clickhouse = database().await?;
     let store_id = load_positions(Arc::clone(&clickhouse), ()).await?.store;
     store(&clickhouse, &[event("a", 1_000, "{}"), event("b", 1_000, "{}"), event("c", 1_000, "{}")]).await?;
-    for (next_offset, stored_at) in [(1, 100), (2, 200)] {
+    let (first, second) = (4_000_000_000_000_000, 4_000_000_000_000_200);
+    for (next_offset, stored_at) in [(1, first), (2, second)] {
         let positions = vec![PositionRow { stored_at, ..position(&store_id, 0, next_offset) }];
         save_positions(Arc::clone(&clickhouse), SaveProgress { positions, parked: vec![] }).await?;
     }
     let mut seen: Vec<(String, i64)> =
         read_events(Arc::clone(&clickhouse), ()).await?.into_iter().map(|row| (row.id, row.stored_us)).collect();
     seen.sort();
-    assert_eq!(seen, [("a".into(), 100), ("b".into(), 200), ("c".into(), 0)]);
+    assert_eq!(seen, [("a".into(), first), ("b".into(), second), ("c".into(), 0)]);
+    Ok(())
+}
+
+/// A way to the engine that is cut after so many bytes in either direction, each connection by the next entry; then it holds.
+async fn cut_way(cuts: Vec<(usize, usize)>) -> Result<String> {
+    let engine = address("CLICKHOUSE_URL").trim_start_matches("http://").trim_end_matches('/').to_owned();
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("http://{}", listener.local_addr()?);
+    tokio::spawn(async move {
+        let mut cuts = cuts.into_iter();
+        while let Ok((client, _)) = listener.accept().await {
+            let (there, back) = cuts.next().unwrap_or((usize::MAX, usize::MAX));
+            let engine = TcpStream::connect(&engine).await;
+            tokio::spawn(async move {
+                let ((mut from_client, mut to_client), (mut from_engine, mut to_engine)) = (client.into_split(), engine?.into_split());
+                let answers = tokio::spawn(async move { pass(&mut from_engine, &mut to_client, back).await });
+                pass(&mut from_client, &mut to_engine, there).await?;
+                // Let what was sent whole be carried out, though its answer may be lost.
+                if there == usize::MAX { answers.await? } else { Ok(answers.abort()) }
+            });
+        }
+    });
+    Ok(url)
+}
+
+async fn pass(from: &mut OwnedReadHalf, to: &mut OwnedWriteHalf, mut left: usize) -> Result<()> {
+    let mut buffer = vec![0; 64 * 1024];
+    while left > 0 {
+        let count = from.read(&mut buffer).await?.min(left);
+        if count == 0 {
+            break;
+        }
+        to.write_all(&buffer[..count]).await?;
+        left -= count;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn reports_5_and_41_inserts_cut_anywhere_are_repeated_until_they_count_once() -> Result<()> {
+    let clickhouse = database().await?;
+    // Twenty cuts on the way there, anywhere in the body; five answers lost after the insert was carried out.
+    let cuts = (0..20).map(|n| (n * 12_345, usize::MAX)).chain((0..5).map(|n| (usize::MAX, n * 10))).collect();
+    let through = ClickHouse::new(&cut_way(cuts).await?, clickhouse.database());
+    let (mut failed, mut number) = (0, 0);
+    while failed < 25 {
+        let events: Vec<Event> = (0..2000).map(|n| event(&format!("{number}-{n}"), 1_000 + n, r#"{"amount":"0.1"}"#)).collect();
+        while insert_block(Arc::clone(&through), block(&events)).await.is_err() {
+            failed += 1;
+            assert!(failed < 60, "the way holds after 25 cuts");
+        }
+        number += 1;
+        // Each cut takes a connection of its own.
+        if number > 30 {
+            break;
+        }
+    }
+    assert!(failed >= 25, "{failed} inserts were cut");
+    assert_eq!(total(&clickhouse).await?, (format!("{}", number * 200), number * 2000, 0));
     Ok(())
 }
