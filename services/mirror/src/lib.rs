@@ -255,7 +255,10 @@ pub async fn run(
     limits.check()?;
     let limits = Arc::new(limits);
     let mut parts = JoinSet::new();
-    parts.spawn(serve(effects.clone(), Arc::clone(&limits), region, listener, shutdown.clone()));
+    parts.spawn(serve(effects.clone(), Arc::clone(&limits), region.clone(), listener, shutdown.clone()));
+    if peers.is_empty() {
+        parts.spawn(receive::find_log(effects.clone(), region, health.clone(), shutdown.clone()));
+    }
     for peer in peers {
         parts.spawn(receive::receive(effects.clone(), Arc::clone(&limits), peer, health.clone(), shutdown.clone()));
     }

@@ -61,6 +61,20 @@ pub async fn receive(effects: Effects, limits: Arc<Limits>, peer: String, health
     Ok(())
 }
 
+/// Where there is no peer nothing else would notice that the log is there: asks until it answers.
+pub(crate) async fn find_log(effects: Effects, region: String, health: Health, shutdown: CancellationToken) -> Result<()> {
+    let mut backoff = Backoff::default();
+    let answered = async {
+        while let Err(error) = (effects.last_mirrored)(region.clone()).await {
+            health.unready("log", format!("{error:#}"));
+            backoff.wait().await;
+        }
+        health.ready("log");
+        Ok(shutdown.cancelled().await)
+    };
+    until(&shutdown, answered).await.map(|_| ())
+}
+
 impl Receiver {
     async fn session(&mut self, shutdown: &CancellationToken, backoff: &mut Backoff) -> Result<End> {
         let Some(opened) = until(shutdown, self.open()).await? else { return Ok(End::Stopped) };
