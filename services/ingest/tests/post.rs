@@ -93,6 +93,15 @@ async fn an_answer_beyond_the_fence_does_not_count_and_the_row_is_written_again(
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_acknowledged_while_the_process_stood_still_is_written_again() {
+    for (stopped_ms, rows) in [(1_990, 1), (2_010, 2)] {
+        let faults = Faults { stopped: Duration::from_millis(stopped_ms), ..Faults::default() };
+        let region = check(&[one("a", "1")], faults, &[OK], 1).await;
+        assert_eq!(region.rows.lock().unwrap().len(), rows, "{stopped_ms}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_row_that_is_late_again_and_again_is_503_when_the_time_is_over() {
     let faults = Faults { commit: vec![Fault::Late(Duration::from_millis(2_100)); 3], ..Faults::default() };
     check(&[one("a", "1"), one("a", "1")], faults, &[UNKNOWN, AGAIN], 1).await;

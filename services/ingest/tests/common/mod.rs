@@ -41,6 +41,8 @@ pub struct Faults {
     pub save: Vec<Fault>,
     pub commit: Vec<Fault>,
     pub clock_stale: bool,
+    /// While the first row was written the process stood still: its clock went on, its timers did not.
+    pub stopped: Duration,
 }
 
 pub struct Region {
@@ -111,14 +113,17 @@ impl Region {
                 Ok(())
             }
         });
-        let stale = faults.clock_stale;
+        let (stale, stopped, after_stop) = (faults.clock_stale, faults.stopped, rows.clone());
         let effects = Effects {
             find_identity: faulty(faults.find, find),
             save_identity: faulty(faults.save, save),
             commit_event: faulty(faults.commit, commit),
-            region_time: effect(move |()| async move {
-                anyhow::ensure!(!stale, "region clock: stale");
-                Ok(CommitTime(START_US + begin.elapsed().as_micros() as u64))
+            region_time: effect(move |()| {
+                let gone = if after_stop.lock().unwrap().is_empty() { Duration::ZERO } else { stopped };
+                async move {
+                    anyhow::ensure!(!stale, "region clock: stale");
+                    Ok(CommitTime(START_US + (begin.elapsed() + gone).as_micros() as u64))
+                }
             }),
             hint_change: effect(move |partition| {
                 hinted.lock().unwrap().push(partition);
