@@ -12,7 +12,11 @@ use crate::{
     world::{Signal, World},
 };
 use anyhow::{Result, ensure};
-use std::{path::PathBuf, thread, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
 
 /// Writing an archive takes half a minute on a loaded machine.
 const DUMP_LIMIT: Duration = Duration::from_secs(240);
@@ -34,17 +38,18 @@ pub fn classes(engines: &Engines, name: &str) -> Classes {
 ///
 /// # Errors
 /// When an engine does not start or writes none.
-pub fn make(engines: &Engines, open: impl FnOnce() -> Result<World>, progress: &Progress) -> Result<PathBuf> {
-    cache::entry(&engines.cache, &entry(engines), |folder| {
+pub fn make(engines: &Engines, open: impl FnOnce(&Path) -> Result<World>, progress: &Progress) -> Result<PathBuf> {
+    let waiting = || progress.say("prepare", "another process makes the class archives, waiting …");
+    cache::entry(&engines.cache, &entry(engines), waiting, |folder, work| {
         progress.say("prepare", "class archives of Cassandra and Kafka, once a machine …");
-        let world = open()?;
+        let world = open(work)?;
         let region = &*world.regions()[0].name;
         let archive = |name: &str| folder.join(format!("{name}.jsa"));
         world.spawn(region, cassandra::process(&world, engines, region, &Classes::Into(archive(cassandra::NAME)))?)?;
         world.spawn(region, kafka::process(&world, engines, region, &Classes::Into(archive(kafka::NAME)))?)?;
         kafka::ready(&world, region)?;
         cassandra::answers(&world, region)?;
-        work(&world, region)?;
+        train(&world, region)?;
         // Classes are written at an orderly end.
         let names = [cassandra::NAME, kafka::NAME];
         names.iter().try_for_each(|name| world.signal(region, name, Signal::SIGTERM))?;
@@ -58,7 +63,7 @@ pub fn make(engines: &Engines, open: impl FnOnce() -> Result<World>, progress: &
 }
 
 /// What a node does all day, so that the archive holds the classes for it.
-fn work(world: &World, region: &str) -> Result<()> {
+fn train(world: &World, region: &str) -> Result<()> {
     let alive = || probe::alive(world, region, cassandra::NAME);
     let replication = format!("{{'class': 'NetworkTopologyStrategy', '{region}': 1}}");
     // Only a node that knows its own datacenter takes this one.

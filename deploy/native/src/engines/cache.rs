@@ -1,7 +1,10 @@
 //! Folders of the cache that other clones use too: whole or absent, checked before use, made by one process at a time.
 
 use anyhow::{Context, Result, bail};
-use nix::fcntl::{Flock, FlockArg};
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+};
 use sha2::{Digest, Sha256};
 use std::{
     fmt::Write as _,
@@ -17,29 +20,33 @@ pub const SUMS: &str = "SHA256SUMS";
 /// Sizes and times at the last full check: while they stand, no file is read again.
 const SEEN: &str = ".seen";
 
-/// Makes the entry `name` unless it is there, whole. `make` fills an empty folder; the entry appears in one step when it is done.
+/// Makes the entry `name` unless it is there, whole. `make` is given an empty folder to fill, and another one to work in; the entry appears
+/// in one step when it is done, and a try that was killed is swept away by the next. `waiting` is called when another process makes it just now.
 ///
 /// # Errors
 /// Those of `make`; a file that is no longer what was fetched.
-pub fn entry(cache: &Path, name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+pub fn entry(cache: &Path, name: &str, waiting: impl FnOnce(), make: impl FnOnce(&Path, &Path) -> Result<()>) -> Result<PathBuf> {
     let folder = cache.join(name);
     if folder.is_dir() {
         return verify(&folder).map(|()| folder);
     }
     fs::create_dir_all(cache).with_context(|| format!("create {}", cache.display()))?;
-    let _lock = lock(&cache.join(format!(".{name}.lock")))?;
+    let _lock = lock(&cache.join(format!(".{name}.lock")), waiting)?;
     if folder.is_dir() {
         return verify(&folder).map(|()| folder);
     }
     let partial = cache.join(format!(".{name}.partial"));
     remove(&partial)?;
-    fs::create_dir(&partial)?;
-    make(&partial).inspect_err(|_| drop(remove(&partial)))?;
-    let sums = sums_of(&partial)?;
-    fs::write(partial.join(SUMS), &sums)?;
-    fs::write(partial.join(SEEN), seen(&partial)?)?;
-    fs::rename(&partial, &folder).with_context(|| format!("put {} in place", folder.display()))?;
-    Ok(folder)
+    let (files, work) = (partial.join("files"), partial.join("work"));
+    fs::create_dir_all(&files)?;
+    fs::create_dir(&work)?;
+    let made = make(&files, &work).and_then(|()| {
+        fs::write(files.join(SUMS), sums_of(&files)?)?;
+        fs::write(files.join(SEEN), seen(&files)?)?;
+        fs::rename(&files, &folder).with_context(|| format!("put {} in place", folder.display()))
+    });
+    remove(&partial)?;
+    made.map(|()| folder)
 }
 
 /// Whether the entry is there.
@@ -47,8 +54,14 @@ pub fn has(cache: &Path, name: &str) -> bool {
     cache.join(name).is_dir()
 }
 
-fn lock(path: &Path) -> Result<Flock<File>> {
+fn lock(path: &Path, waiting: impl FnOnce()) -> Result<Flock<File>> {
     let file = File::create(path).with_context(|| format!("create {}", path.display()))?;
+    let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => return Ok(lock),
+        Err((file, Errno::EWOULDBLOCK)) => file,
+        Err((_, error)) => return Err(error).with_context(|| format!("lock {}", path.display())),
+    };
+    waiting();
     Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| error).with_context(|| format!("lock {}", path.display()))
 }
 
@@ -159,14 +172,14 @@ mod tests {
     use super::*;
 
     fn made(cache: &Path) -> Result<PathBuf> {
-        entry(cache, "engine-1", |folder| Ok(fs::write(folder.join("a.jar"), "content")?))
+        entry(cache, "engine-1", || (), |folder, _| Ok(fs::write(folder.join("a.jar"), "content")?))
     }
 
     #[test]
     fn an_entry_is_made_once_and_checked() {
         let cache = tempfile::tempdir().unwrap();
         let folder = made(cache.path()).unwrap();
-        entry(cache.path(), "engine-1", |_| panic!("made twice")).unwrap();
+        entry(cache.path(), "engine-1", || (), |_, _| panic!("made twice")).unwrap();
         fs::write(folder.join("a.jar"), "CONTENT.").unwrap();
         let error = made(cache.path()).unwrap_err().to_string();
         assert!(error.contains("a.jar is not what was fetched"), "{error}");
@@ -175,10 +188,15 @@ mod tests {
     #[test]
     fn a_failed_entry_leaves_nothing() {
         let cache = tempfile::tempdir().unwrap();
-        entry(cache.path(), "engine-1", |folder| {
-            fs::write(folder.join("half"), "")?;
-            bail!("no network")
-        })
+        entry(
+            cache.path(),
+            "engine-1",
+            || (),
+            |folder, _| {
+                fs::write(folder.join("half"), "")?;
+                bail!("no network")
+            },
+        )
         .unwrap_err();
         assert!(!cache.path().join("engine-1").exists() && !cache.path().join(".engine-1.partial").exists());
         made(cache.path()).unwrap();

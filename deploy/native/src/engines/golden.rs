@@ -30,14 +30,15 @@ pub fn make(
     engines: &Engines,
     digest: &str,
     regions: &[RegionSpec],
-    open: impl Fn(u32) -> Result<World>,
+    open: impl Fn(&Path) -> Result<World>,
     progress: &Progress,
 ) -> Result<()> {
-    cache::entry(&engines.cache, &entry(engines, digest, regions), |folder| {
+    let waiting = || progress.say("prepare", "another process makes the golden Cassandra folders, waiting …");
+    cache::entry(&engines.cache, &entry(engines, digest, regions), waiting, |folder, work| {
         let regions = &names(regions);
         progress.say("prepare", format!("golden Cassandra folders of {}, once a schema …", regions.join(", ")));
         for attempt in 1.. {
-            match open(attempt).and_then(|world| build(&world, engines, regions, folder)) {
+            match open(&work.join(attempt.to_string())).and_then(|world| build(&world, engines, regions, folder)) {
                 Ok(()) => break,
                 Err(error) if attempt == TRIES => return Err(error),
                 Err(error) => progress.say("prepare", format!("once more from empty disks: {error:#}")),

@@ -79,17 +79,21 @@ fn new_uuid() -> String {
 /// # Errors
 /// What Kafka's storage tool said.
 pub fn format_template(engines: &Engines) -> Result<PathBuf> {
-    cache::entry(&engines.cache, &format!("kafka-format-{}", engines.kafka.version), |folder| {
-        let work = tempfile::tempdir()?;
-        let (data, file) = (work.path().join("data"), work.path().join("server.properties"));
-        fs::write(&file, properties("127.0.0.1", &data))?;
-        let main = ["kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c", &*file.to_string_lossy()];
-        let argv = jvm::command(engines, &engines.kafka.folder, &Classes::Plain, vec!["-Xmx64m".into()], &main)?;
-        let output = guarded(&argv[0]).args(&argv[1..]).output().context("start Kafka's storage tool")?;
-        ensure!(output.status.success(), "Kafka's storage tool: {}", String::from_utf8_lossy(&output.stderr));
-        fs::copy(data.join(CHECKPOINT), folder.join(CHECKPOINT)).context("the storage tool made no checkpoint")?;
-        Ok(())
-    })
+    cache::entry(
+        &engines.cache,
+        &format!("kafka-format-{}", engines.kafka.version),
+        || (),
+        |folder, work| {
+            let (data, file) = (work.join("data"), work.join("server.properties"));
+            fs::write(&file, properties("127.0.0.1", &data))?;
+            let main = ["kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c", &*file.to_string_lossy()];
+            let argv = jvm::command(engines, &engines.kafka.folder, &Classes::Plain, vec!["-Xmx64m".into()], &main)?;
+            let output = guarded(&argv[0]).args(&argv[1..]).output().context("start Kafka's storage tool")?;
+            ensure!(output.status.success(), "Kafka's storage tool: {}", String::from_utf8_lossy(&output.stderr));
+            fs::copy(data.join(CHECKPOINT), folder.join(CHECKPOINT)).context("the storage tool made no checkpoint")?;
+            Ok(())
+        },
+    )
 }
 
 /// Waits until the broker leads: it names itself and its controller.

@@ -26,4 +26,4 @@ mod tools;
 mod versions;
 
 pub use fetch::{Engines, fetch};
-pub use start::{EngineInfo, NAMES, describe, prepare, start_all, start_process, start_region};
+pub use start::{EngineInfo, NAMES, describe, prepare, start_all, start_region};

@@ -4,7 +4,7 @@ use crate::world::World;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::{
     io::{Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpStream},
+    net::{SocketAddr, TcpStream},
     thread,
     time::{Duration, Instant},
 };
@@ -57,7 +57,7 @@ pub fn alive(world: &World, region: &str, name: &str) -> Result<()> {
 /// # Errors
 /// When the world has no such region.
 pub fn address(world: &World, region: &str, port: u16) -> Result<SocketAddr> {
-    Ok(SocketAddr::from((Ipv4Addr::from(world.region(region)?.address), port)))
+    Ok(SocketAddr::from((world.region(region)?.address, port)))
 }
 
 /// A connection made inside the region to a port of its own.

@@ -14,6 +14,7 @@ use crate::{
 use anyhow::{Result, anyhow, bail};
 use serde::Serialize;
 use std::{
+    path::Path,
     sync::{Arc, Mutex, PoisonError},
     thread,
     time::Instant,
@@ -56,13 +57,12 @@ pub fn describe(engines: &Engines) -> Vec<EngineInfo> {
 pub fn prepare(engines: &Engines, spec: &WorldSpec, progress: &Progress) -> Result<()> {
     let digest = schema::digest()?;
     kafka::format_template(engines)?;
-    let work = tempfile::tempdir()?;
     // Without delay between the regions: nothing is measured here.
-    let open = |name: &str, regions: &[RegionSpec]| {
-        World::open(WorldSpec { dir: work.path().join(name), regions: regions.to_vec(), links: WanSpec::default(), ..spec.clone() })
+    let open = |dir: &Path, regions: &[RegionSpec]| {
+        World::open(WorldSpec { dir: dir.into(), regions: regions.to_vec(), links: WanSpec::default(), ..spec.clone() })
     };
-    archives::make(engines, || open("archives", &spec.regions[..1]), progress)?;
-    golden::make(engines, &digest, &spec.regions, |attempt| open(&format!("golden-{attempt}"), &spec.regions), progress)
+    archives::make(engines, |dir| open(dir, &spec.regions[..1]), progress)?;
+    golden::make(engines, &digest, &spec.regions, |dir| open(dir, &spec.regions), progress)
 }
 
 /// Starts every engine of every region, and returns when all are ready and the schema is applied everywhere.
@@ -129,20 +129,6 @@ pub fn start_region(world: &Arc<World>, engines: &Engines, region: &str, progres
         waits.push(scope.spawn(|| signals_ready(world, region, progress, started)));
         joined(waits)
     })
-}
-
-/// Starts one engine of a region that lives, and waits until it is ready.
-///
-/// # Errors
-/// When it is not an engine, runs already, or does not get ready.
-pub fn start_process(world: &Arc<World>, engines: &Engines, region: &str, name: &str) -> Result<()> {
-    world.spawn(region, process(world, engines, region, name)?)?;
-    match name {
-        cassandra::NAME => cassandra::answers(world, region).and_then(|()| gate::own_region(world, region)),
-        kafka::NAME => kafka::ready(world, region),
-        clickhouse::NAME => clickhouse::ready(world, region),
-        _ => nats::ready(world, region),
-    }
 }
 
 /// The names of the engines, in the order in which they are started.
