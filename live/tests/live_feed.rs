@@ -299,8 +299,8 @@ async fn a_signal_and_a_long_poll_come_at_once() -> Result<()> {
     let mut waits = Vec::new();
     for number in 0..20 {
         let posted = Instant::now();
-        let (signal, sent) =
-            tokio::join!(tokio::time::timeout(Duration::from_secs(5), signals.next()), origins.post(&tenant, &[number.to_string()]));
+        let id = [number.to_string()];
+        let (signal, sent) = tokio::join!(tokio::time::timeout(Duration::from_secs(5), signals.next()), origins.post(&tenant, &id));
         sent?;
         assert_eq!(signal?.region, region);
         waits.push(posted.elapsed());
@@ -374,7 +374,7 @@ async fn the_tick_covers_what_nats_loses_and_signals_come_back_with_it() -> Resu
     };
     let shutdown = CancellationToken::new();
     tokio::spawn(consumer::run(effects, tenants.clone(), FollowConfig::default(), Health::default(), shutdown.clone()));
-    let count = || async { Ok(handled(state_dir.path())?.len()) };
+    let count = || async { anyhow::Ok(handled(state_dir.path())?.len()) };
     let all = |what: &'static str, want: usize, deadline| eventually(what, deadline, move || async move { Ok(count().await? == want) });
     tokio::time::sleep(Duration::from_millis(500)).await;
     for tenant in &tenants {
