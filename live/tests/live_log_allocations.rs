@@ -1,4 +1,5 @@
-//! Allocations of ours per record, on the way into the log and out of it: at `MERIDIAN_KAFKA_ADDRESS`.
+//! Allocations of ours per record, on the way into the log and out of it, and what a follower holds of a backlog: at
+//! `MERIDIAN_KAFKA_ADDRESS`.
 #![allow(unsafe_code)]
 
 use adapters::redpanda::{FollowSpec, Follower, OutRecord, Publisher, RedpandaConfig, StartAt, TopicSettings, create_topics};
@@ -41,7 +42,13 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-const RECORDS: usize = 100_000;
+/// Resident memory of this process: proc_pid_statm(5), second field, in pages of 4 KiB.
+fn resident_mib() -> f64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<f64>().unwrap() / 256.0
+}
+
+const RECORDS: usize = 400_000;
 const BATCH: usize = 1_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -78,7 +85,13 @@ async fn a_record_costs_no_allocation_in_publisher_and_follower() {
         batch_records_max: 4_096,
         linger: Duration::ZERO,
     };
+    let before = resident_mib();
     let follower = Follower::start(&config, spec).unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let held_mib = resident_mib() - before;
+    println!("a backlog of {} MiB that nobody takes: {held_mib:.1} MiB held", RECORDS * 200 >> 20);
+    assert!(held_mib < 48.0, "{held_mib} MiB");
+
     let mut seen = Arc::clone(&follower).next_batch(()).await.unwrap().len();
     let (before, started, first) = (ALLOCATIONS.load(Relaxed), Instant::now(), seen);
     let mut bytes = 0;
