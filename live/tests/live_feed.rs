@@ -381,7 +381,8 @@ async fn the_tick_covers_what_nats_loses_and_signals_come_back_with_it() -> Resu
         origins.post(tenant, &ids("with", 10)).await?;
     }
     all("handled with signals", 50, Duration::from_secs(5)).await?;
-    assert!(handled(state_dir.path())?.iter().any(|line| line.signalled_us > 0), "a signal woke a consumer");
+    let seen = handled(state_dir.path())?;
+    assert!(seen.iter().any(|line| line.signalled_us > 0), "a signal woke a consumer: {:?}", &seen[..3]);
     door.open.send_replace(false);
     eventually("NATS is gone", Duration::from_secs(10), || async { Ok(!nats.is_connected()) }).await?;
     let posted = Instant::now();

@@ -2,21 +2,17 @@
 
 use adapters::nats::{Nats, Signals, SignalsOf, subscribe_signals};
 use anyhow::Result;
-use std::{
-    collections::HashMap,
-    future::pending,
-    sync::{Arc, OnceLock},
-};
-use tokio::sync::Mutex;
+use std::{collections::HashMap, future::pending, sync::Arc};
+use tokio::sync::{Mutex, SetOnce};
 
 /// Subscriptions by tenant, there as soon as NATS is.
 #[derive(Debug)]
-pub struct Subscriptions(HashMap<String, OnceLock<Mutex<Signals>>>);
+pub struct Subscriptions(HashMap<String, SetOnce<Mutex<Signals>>>);
 
 impl Subscriptions {
     /// Subscribes in the background: the consumer works by its tick until then.
     pub fn start(nats: Arc<Nats>, region: &str, tenants: &[String]) -> Arc<Self> {
-        let subscriptions = Arc::new(Self(tenants.iter().map(|tenant| (tenant.clone(), OnceLock::new())).collect()));
+        let subscriptions = Arc::new(Self(tenants.iter().map(|tenant| (tenant.clone(), SetOnce::new())).collect()));
         let (filled, region) = (Arc::clone(&subscriptions), region.to_owned());
         tokio::spawn(async move {
             nats.connected().await;
@@ -37,8 +33,8 @@ impl Subscriptions {
 /// # Errors
 /// Never: without signals it waits for ever.
 pub async fn await_signal(subscriptions: Arc<Subscriptions>, tenant: String) -> Result<u64> {
-    match subscriptions.0.get(&tenant).and_then(OnceLock::get) {
-        Some(signals) => Ok(signals.lock().await.next().await.signalled_us),
+    match subscriptions.0.get(&tenant) {
+        Some(place) => Ok(place.wait().await.lock().await.next().await.signalled_us),
         None => pending().await,
     }
 }
