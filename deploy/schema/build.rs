@@ -10,7 +10,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         let folder = Path::new(&root).join(folder);
         println!("cargo::rerun-if-changed={}", folder.display());
         let entries = fs::read_dir(&folder)?.collect::<Result<Vec<_>, _>>()?;
-        let mut files: Vec<_> = entries.iter().map(fs::DirEntry::path).filter(|path| path.extension().is_some_and(|it| it == extension)).collect();
+        let mut files: Vec<_> =
+            entries.iter().map(fs::DirEntry::path).filter(|path| path.extension().is_some_and(|it| it == extension)).collect();
         files.sort();
         writeln!(code, "/// Names and texts of the numbered files of `{}`.", folder.file_name().unwrap_or_default().display())?;
         writeln!(code, "pub const {constant}: &[(&str, &str)] = &[")?;

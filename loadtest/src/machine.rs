@@ -40,15 +40,18 @@ pub fn machine() -> Machine {
     }
 }
 
-/// The commit of the checkout that `folder` lies in.
-pub fn commit(folder: &Path) -> Commit {
-    let git = |arguments: &[&str]| {
-        let output = Command::new("git").arg("-C").arg(folder).args(arguments).output().ok()?;
-        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+/// The commit of the first of `folders` that lies in a checkout.
+pub fn commit(folders: &[&Path]) -> Commit {
+    let of = |folder: &Path| {
+        let git = |arguments: &[&str]| {
+            let output = Command::new("git").arg("-C").arg(folder).args(arguments).output().ok()?;
+            output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+        };
+        let id = git(&["rev-parse", "HEAD"])?;
+        let dirty = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|changes| !changes.is_empty());
+        Some(Commit { id, dirty })
     };
-    let id = git(&["rev-parse", "HEAD"]).unwrap_or_default();
-    let dirty = !id.is_empty() && git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|changes| !changes.is_empty());
-    Commit { id, dirty }
+    folders.iter().find_map(|folder| of(folder)).unwrap_or_default()
 }
 
 /// The engines, as the launcher names them.

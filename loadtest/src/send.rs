@@ -87,7 +87,7 @@ struct Shared {
     clock: Arc<HostClock>,
     start_us: u64,
     progress: Arc<Progress>,
-    /// By operation: whether it was acknowledged, so that a conflict follows only what is there.
+    /// By operation: 1 + index of the region that acknowledged it, so that a conflict meets a region that knows the first payload.
     acknowledged: Vec<AtomicU8>,
     records: Mutex<Vec<Option<Record>>>,
     in_flight: Vec<Arc<Semaphore>>,
@@ -171,15 +171,17 @@ fn pace(shared: &Arc<Shared>, runtime: &tokio::runtime::Handle) {
         // Made ahead of its time, so that making it delays nothing.
         let request = shared.generator.request(operation, &shared.schedule);
         thread::sleep(due.saturating_duration_since(Instant::now()));
-        if let Kind::Conflict { of, .. } = operation.kind
-            && shared.acknowledged[of as usize].load(Ordering::Acquire) == 0
-        {
-            shared.unsent(number, &request, "the first payload is not acknowledged");
-            continue;
+        let mut region = operation.region;
+        if let Kind::Conflict { of, .. } = operation.kind {
+            let Some(known) = shared.acknowledged[of as usize].load(Ordering::Acquire).checked_sub(1) else {
+                shared.unsent(number, &request, "the first payload is not acknowledged");
+                continue;
+            };
+            region = known;
         }
-        match Arc::clone(&shared.in_flight[usize::from(operation.region)]).try_acquire_owned() {
+        match Arc::clone(&shared.in_flight[usize::from(region)]).try_acquire_owned() {
             Ok(permit) => {
-                let task = shared.tasks.track_future(run(Arc::clone(shared), number, Arc::new(request), permit));
+                let task = shared.tasks.track_future(run(Arc::clone(shared), number, region, Arc::new(request), permit));
                 runtime.spawn(task);
             }
             Err(_) => shared.unsent(number, &request, "too many requests under way"),
@@ -188,11 +190,12 @@ fn pace(shared: &Arc<Shared>, runtime: &tokio::runtime::Handle) {
 }
 
 /// One operation to its end: the first try on time, then repeats for as long as its outcome is unknown.
-async fn run(shared: Arc<Shared>, number: usize, request: Arc<Request>, permit: OwnedSemaphorePermit) {
+async fn run(shared: Arc<Shared>, number: usize, mut region: u8, request: Arc<Request>, permit: OwnedSemaphorePermit) {
     let operation = shared.schedule[number];
     let mut record = shared.record(number, &request);
+    record.region = shared.regions[usize::from(region)].clone();
     shared.progress.sent.fetch_add(1, Ordering::Relaxed);
-    let answer = shared.attempt(&mut record, operation.region, &request).await;
+    let answer = shared.attempt(&mut record, region, &request).await;
     drop(permit);
     if answer.outcome != Outcome::Unknown {
         return shared.decided(number, record, &answer);
@@ -200,7 +203,6 @@ async fn run(shared: Arc<Shared>, number: usize, request: Arc<Request>, permit: 
     drop(request);
     shared.progress.unknown.fetch_add(1, Ordering::Relaxed);
     let mut backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(2));
-    let mut region = usize::from(operation.region);
     // Another payload must meet the region that knows the first one.
     let elsewhere = shared.plan.limits.retry_elsewhere && !matches!(operation.kind, Kind::Conflict { .. });
     loop {
@@ -210,11 +212,11 @@ async fn run(shared: Arc<Shared>, number: usize, request: Arc<Request>, permit: 
             return shared.keep(number, record);
         }
         if elsewhere {
-            region = (region + 1) % shared.regions.len();
+            region = (region + 1) % shared.regions.len() as u8;
         }
         let Ok(_slot) = shared.repeats.acquire().await else { return };
         let request = Arc::new(shared.generator.request(&operation, &shared.schedule));
-        let answer = shared.attempt(&mut record, region as u8, &request).await;
+        let answer = shared.attempt(&mut record, region, &request).await;
         if answer.decides() {
             shared.progress.unknown.fetch_sub(1, Ordering::Relaxed);
             return shared.decided(number, record, &answer);
@@ -287,7 +289,8 @@ impl Shared {
     fn decided(&self, number: usize, mut record: Record, answer: &Answer) {
         answer.decide(&mut record);
         if record.outcome == Outcome::Ok {
-            self.acknowledged[number].store(1, Ordering::Release);
+            let by = record.decided_by().and_then(|attempt| self.regions.iter().position(|region| *region == attempt.region));
+            self.acknowledged[number].store(by.map_or(0, |by| by as u8 + 1), Ordering::Release);
         }
         self.progress.answered(&record);
         self.keep(number, record);
@@ -366,6 +369,20 @@ mod tests {
             let attempts: Vec<&str> = record.attempts.iter().map(|attempt| attempt.region.as_str()).collect();
             assert_eq!(attempts, if record.region == "fra" { vec!["fra", "iad"] } else { vec!["iad"] });
         }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn another_payload_meets_the_region_that_acknowledged_the_first() {
+        let mut plan = plan(2.5);
+        plan.mix.conflicting = 0.05;
+        let history = load(&plan, |_, post| match post.region {
+            0 => (Duration::from_millis(5), Outcome::Unknown, Some(503)),
+            _ => (Duration::from_millis(5), Outcome::Ok, Some(202)),
+        })
+        .await;
+        let conflicts: Vec<&Record> =
+            history.records.iter().filter(|record| record.kind == "conflict" && !record.attempts.is_empty()).collect();
+        assert!(!conflicts.is_empty() && conflicts.iter().all(|record| record.attempts[0].region == "iad"));
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

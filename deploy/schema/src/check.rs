@@ -47,7 +47,11 @@ fn database(found: &Durability, retention_s: u64) -> Result<Vec<String>> {
     let ttl_s = changes.ttl_s;
     ensure!(retention_s < ttl_s, "the log keeps events for {retention_s} s, the change log for {ttl_s} s only: it must be longer");
     Ok(vec![
-        format!("database {release}: commit log {commitlog_sync}, hint window {} h <= gc_grace of {} tables", hint_window_s / 3600, tables.len()),
+        format!(
+            "database {release}: commit log {commitlog_sync}, hint window {} h <= gc_grace of {} tables",
+            hint_window_s / 3600,
+            tables.len()
+        ),
         format!("retention: log {} < change log {}", days(retention_s), days(ttl_s)),
     ])
 }

@@ -57,7 +57,12 @@ impl Layout {
 
     /// The topics of every region's log: for each region the topic of its events, and that one's dead letters.
     pub fn topics(&self, regions: &[String]) -> Vec<TopicSettings> {
-        let topic = |name: String, kind: &Kind| TopicSettings { name, partitions: kind.partitions, replication: 1, settings: kind.settings.clone() };
+        let topic = |name: String, kind: &Kind| TopicSettings {
+            name,
+            partitions: kind.partitions,
+            replication: 1,
+            settings: kind.settings.clone(),
+        };
         let events = |region: &String| Topic { region: region.clone(), generation: self.generation.number }.to_string();
         let names: Vec<String> = regions.iter().map(events).collect();
         names.into_iter().flat_map(|name| [topic(format!("{name}.dlq"), &self.dead_letters), topic(name, &self.events)]).collect()

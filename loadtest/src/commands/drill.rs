@@ -75,7 +75,7 @@ async fn run(world: Option<&Path>, kind: &str, drill: Drill, options: &LoadOptio
         name: drill.name.clone(),
         started,
         ended: utc(&clock).1,
-        commit: machine::commit(world.folder()),
+        commit: machine::commit(&[world.folder(), Path::new(".")]),
         machine: json::Machine { cpu_seconds_elsewhere, ..machine_before },
         engines: machine::engines(&world),
         wan,
@@ -125,16 +125,18 @@ fn line(load: &Load, second: f64, duration_s: f64) {
     let progress = &load.progress;
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     let recent = progress.take_recent().stats();
+    let answers = match recent.count {
+        0 => String::new(),
+        _ => format!("  answer p50 {:.1} ms, p99 {:.1} ms", recent.p50_ms, recent.p99_ms),
+    };
     let what = if load.is_sent() { "decide" } else { "load" };
     println!(
-        "{what:<8} {second:>4.0} s of {duration_s:.0}  {} sent, {} events acknowledged, {} refused, {} unknown, {} unsent  answer p50 {:.1} ms, p99 {:.1} ms",
+        "{what:<8} {second:>4.0} s of {duration_s:.0}  {} sent, {} events acknowledged, {} refused, {} unknown, {} unsent{answers}",
         count(&progress.sent),
         count(&progress.events_ok),
         count(&progress.refused),
         count(&progress.unknown),
         count(&progress.unsent),
-        recent.p50_ms,
-        recent.p99_ms
     );
 }
 

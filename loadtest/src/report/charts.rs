@@ -19,10 +19,10 @@ pub fn waterfalls(run: &Run) -> String {
     let legend: String = Hop::ALL.iter().map(|hop| format!("<span><i class=hop-{}></i>{}</span>", hop.name(), meaning(*hop))).collect();
     let lateness = &run.wan.router_lateness;
     format!(
-        "<h2>Where the time goes</h2><p class=note>Medians from the intended time of the post, hop by hop. The line above a copy's bar is the link's one-way latency. Thin bars below lie beside the way: the client's answer, and the stored row. \
-         {} The router delivered {:.0} % of its packets within {} of their due time, 99 % within {}; the tester sent 99 % within {} of the intended time.</p><div class=card><div class=legend>{legend}</div>{}</div>",
-        escape(&run.machine.clock.replacen("all", "All", 1)).to_owned() + ".",
-        50.0,
+        "<h2>Where the time goes</h2><p class=note>Medians from the intended time of the post, hop by hop. The line above a copy's bar is \
+         the link's one-way latency. Thin bars below lie beside the way: the client's answer, and the stored row. Regions share one host \
+         and one clock. The router delivered half of its packets within {} of their due time, 99 % within {}; the tester sent 99 % within {} \
+         of the intended time.</p><div class=card><div class=legend>{legend}</div>{}</div>",
         time(lateness.p50_ms),
         time(lateness.p99_ms),
         time(run.send_error_ms.p99_ms),
@@ -97,7 +97,7 @@ fn answers(run: &Run, marks: &[Mark]) -> String {
         lines.push(Line { name: format!("{region} p99"), class: format!("c{k}"), dashed: true, points: points(|row| row.p99_ms) });
         lines.push(Line { name: format!("{region} p50"), class: format!("c{k}"), dashed: false, points: points(|row| row.p50_ms) });
     }
-    let chart = svg::lines("time to the answer", run.plan.duration_s, Scale::Log, &time_tick, &lines, marks);
+    let chart = svg::lines("time to the answer", svg::HALF, run.plan.duration_s, Scale::Log, &time_tick, &lines, marks);
     format!("<div class=card><h3>From post to answer, by region posted to</h3>{chart}</div>")
 }
 
@@ -108,7 +108,8 @@ fn throughput(run: &Run, marks: &[Mark]) -> String {
         Line { name: region.clone(), class: format!("c{k}"), dashed: false, points }
     };
     let lines: Vec<Line> = run.regions.iter().zip(0..).map(line).collect();
-    let chart = svg::lines("events acknowledged", run.plan.duration_s, Scale::Linear, &|value| format!("{value:.0}"), &lines, marks);
+    let chart =
+        svg::lines("events acknowledged", svg::HALF, run.plan.duration_s, Scale::Linear, &|value| format!("{value:.0}"), &lines, marks);
     format!("<div class=card><h3>Events acknowledged, of those intended in the second</h3>{chart}</div>")
 }
 
@@ -120,7 +121,7 @@ fn pulls(run: &Run, destination: &str, marks: &[Mark]) -> String {
         lines.push(Line { name: format!("{origin} p99"), class: format!("c{k}"), dashed: true, points: points(|row| row.p99_ms) });
         lines.push(Line { name: format!("{origin} p50"), class: format!("c{k}"), dashed: false, points: points(|row| row.p50_ms) });
     }
-    let chart = svg::lines("time to the pull", run.plan.duration_s, Scale::Log, &time_tick, &lines, marks);
+    let chart = svg::lines("time to the pull", svg::THIRD, run.plan.duration_s, Scale::Log, &time_tick, &lines, marks);
     format!("<div class=card><h3>pulled in {}</h3>{chart}</div>", escape(destination))
 }
 
@@ -131,7 +132,7 @@ fn success(run: &Run, region: &str, marks: &[Mark]) -> String {
         Stack { second: row.second as f64, parts: parts.into_iter().map(|(class, count)| (class, count as f64)).collect() }
     };
     let stacks: Vec<Stack> = run.series.posts.iter().filter(|row| row.region == region).map(stack).collect();
-    let chart = svg::stacks("first tries", run.plan.duration_s, &stacks, marks);
+    let chart = svg::stacks("first tries", svg::THIRD, run.plan.duration_s, &stacks, marks);
     format!("<div class=card><h3>posted to {}</h3>{chart}</div>", escape(region))
 }
 

@@ -99,7 +99,7 @@ impl Frame {
             let _ = write!(out, r#"<line class="grid" x1="{LEFT}" x2="{:.1}" y1="{y:.1}" y2="{y:.1}"/>"#, self.width - RIGHT);
             let _ = write!(out, r#"<text class="tick" x="{}" y="{:.1}" text-anchor="end">{}</text>"#, LEFT - 6.0, y + 3.5, unit(value));
         }
-        let step = nice(self.seconds / 8.0).max(1.0);
+        let step = nice(self.seconds / (self.width / 70.0)).max(1.0);
         for second in (0..=(self.seconds / step) as u32).map(|k| f64::from(k) * step) {
             let (x, y) = (self.x(second), self.height - 8.0);
             let _ = write!(out, r#"<text class="tick" x="{x:.1}" y="{y:.1}" text-anchor="middle">{second:.0} s</text>"#);
@@ -117,14 +117,13 @@ impl Frame {
     }
 
     fn marks(&self, out: &mut String, marks: &[Mark]) {
-        for (mark, row) in marks.iter().zip(0..) {
+        for mark in marks {
             let (x, bottom) = (self.x(mark.at), self.height - BOTTOM);
             let right_half = mark.at > self.seconds * 0.7;
             let (anchor, shift) = if right_half { ("end", -4.0) } else { ("start", 4.0) };
-            let y = 11.0 + f64::from(row % 2) * 0.0;
             let _ = write!(out, r#"<line class="mark" x1="{x:.1}" x2="{x:.1}" y1="4" y2="{bottom:.1}"/>"#);
             let _ =
-                write!(out, r#"<text class="markText" x="{:.1}" y="{y}" text-anchor="{anchor}">{}</text>"#, x + shift, escape(&mark.text));
+                write!(out, r#"<text class="markText" x="{:.1}" y="11" text-anchor="{anchor}">{}</text>"#, x + shift, escape(&mark.text));
         }
     }
 }
@@ -135,10 +134,26 @@ fn nice(value: f64) -> f64 {
     [1.0, 2.0, 2.5, 5.0, 10.0].into_iter().map(|factor| factor * base).find(|nice| *nice >= value * 0.999).unwrap_or(value)
 }
 
+/// Width and height of a chart: how large its text looks beside its page.
+pub type Size = (f64, f64);
+
+/// Half of the page.
+pub const HALF: Size = (560.0, 210.0);
+/// A third of the page.
+pub const THIRD: Size = (390.0, 190.0);
+
 /// Lines over the seconds of a run, with its faults.
-pub fn lines(label: &str, seconds: f64, scale: Scale, unit: &dyn Fn(f64) -> String, lines: &[Line], marks: &[Mark]) -> String {
+pub fn lines(
+    label: &str,
+    (width, height): Size,
+    seconds: f64,
+    scale: Scale,
+    unit: &dyn Fn(f64) -> String,
+    lines: &[Line],
+    marks: &[Mark],
+) -> String {
     let values = lines.iter().flat_map(|line| line.points.iter().map(|(_, value)| *value));
-    let frame = Frame::over(560.0, 210.0, seconds, scale, values);
+    let frame = Frame::over(width, height, seconds, scale, values);
     let mut out = frame.open(label);
     frame.grid(&mut out, unit);
     frame.marks(&mut out, marks);
@@ -167,9 +182,9 @@ pub struct Stack {
 }
 
 /// Stacked bars over the seconds of a run, with its faults.
-pub fn stacks(label: &str, seconds: f64, stacks: &[Stack], marks: &[Mark]) -> String {
+pub fn stacks(label: &str, (width, height): Size, seconds: f64, stacks: &[Stack], marks: &[Mark]) -> String {
     let values = stacks.iter().map(|stack| stack.parts.iter().map(|(_, value)| value).sum());
-    let frame = Frame::over(560.0, 150.0, seconds, Scale::Linear, values);
+    let frame = Frame::over(width, height * 0.75, seconds, Scale::Linear, values);
     let mut out = frame.open(label);
     frame.grid(&mut out, &|value| format!("{value:.0}"));
     let width = (frame.x(1.0) - frame.x(0.0)).max(1.0) * 0.86;
@@ -212,10 +227,11 @@ pub struct Row {
 
 /// Waterfalls of several pairs on one time axis.
 pub fn waterfall(rows: &[Row]) -> String {
-    let greatest = rows.iter().flat_map(|row| row.bars.iter().chain(&row.beside)).map(|bar| bar.to_ms).fold(1.0, f64::max);
+    // The way itself decides the axis; what lies beside it may run out of the picture.
+    let greatest = rows.iter().flat_map(|row| &row.bars).map(|bar| bar.to_ms).fold(1.0, f64::max) * 1.04;
     let (width, left, right, row_height) = (1160.0, 96.0, 64.0, 46.0);
     let height = rows.len() as f64 * row_height + 30.0;
-    let x = |ms: f64| left + ms / greatest * (width - left - right);
+    let x = |ms: f64| left + ms.min(greatest) / greatest * (width - left - right);
     let mut out = format!(r#"<svg viewBox="0 0 {width} {height}" role="img" aria-label="waterfall by pair of regions">"#);
     let step = nice(greatest / 10.0);
     for ms in (0..=(greatest / step) as u32).map(|k| f64::from(k) * step) {
@@ -233,7 +249,12 @@ pub fn waterfall(rows: &[Row]) -> String {
             let _ = write!(out, r#"<text class="value" x="{:.1}" y="{:.1}">{}</text>"#, x(end.to_ms) + 6.0, y + 14.0, time(end.to_ms));
         }
         for bar in &row.beside {
-            out.push_str(&drawn(bar, x(bar.from_ms), x(bar.to_ms), y + 20.0 + if bar.name == "stored" { 7.0 } else { 0.0 }, 5.0));
+            let at = y + 20.0 + if bar.name == "stored" { 7.0 } else { 0.0 };
+            out.push_str(&drawn(bar, x(bar.from_ms), x(bar.to_ms), at, 5.0));
+            if bar.to_ms > greatest {
+                let _ =
+                    write!(out, r#"<text class="tick" x="{:.1}" y="{:.1}">→ {}</text>"#, width - right + 4.0, at + 6.0, time(bar.to_ms));
+            }
         }
         if let (Some(link_ms), Some(copy)) = (row.link_ms, row.bars.iter().find(|bar| bar.name == "mirrored")) {
             let (from, to, at) = (x(copy.from_ms), x(copy.from_ms + link_ms), y - 3.0);
@@ -273,15 +294,15 @@ mod tests {
 
     #[test]
     fn a_chart_without_values_is_a_chart() {
-        let empty = lines("x", 0.0, Scale::Log, &|value| time(value), &[], &[]);
+        let empty = lines("x", HALF, 0.0, Scale::Log, &|value| time(value), &[], &[]);
         assert!(empty.starts_with("<svg") && empty.ends_with("</svg>") && !empty.contains("NaN") && !empty.contains("inf"), "{empty}");
-        assert!(!stacks("x", 10.0, &[], &[]).contains("NaN") && !waterfall(&[]).contains("NaN"));
+        assert!(!stacks("x", THIRD, 10.0, &[], &[]).contains("NaN") && !waterfall(&[]).contains("NaN"));
     }
 
     #[test]
     fn text_is_made_safe() {
         assert_eq!(escape("<a href=\"x\">&"), "&lt;a href=&quot;x&quot;&gt;&amp;");
         let mark = Mark { at: 1.0, text: "<script>".into() };
-        assert!(!lines("x", 2.0, Scale::Linear, &|value| time(value), &[], &[mark]).contains("<script>"));
+        assert!(!lines("x", HALF, 2.0, Scale::Linear, &|value| time(value), &[], &[mark]).contains("<script>"));
     }
 }

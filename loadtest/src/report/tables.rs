@@ -13,14 +13,10 @@ pub fn verdict(run: &Run) -> String {
         "<h2>Verdict</h2><p class=note>Every acknowledged event must be in every region's log, rows, usage and consumer; nothing else may be. Events found, and in brackets what must be there where that differs.</p><div class=card><table><tr><th>tier",
     );
     run.regions.iter().for_each(|region| out.push_str(&format!("<th>{}", escape(region))));
-    let mut tiers: Vec<&str> = Vec::new();
-    for line in &run.verdict.tiers {
-        if !tiers.contains(&line.tier.as_str()) {
-            tiers.push(&line.tier);
-        }
-    }
-    for tier in tiers {
-        let _ = write!(out, "<tr><td>{}", escape(tier));
+    let copies = run.regions.iter().map(|region| format!("log of {region}"));
+    let others = ["stored", "usage", "handled"].map(ToOwned::to_owned);
+    for tier in ["own log".to_owned()].into_iter().chain(copies).chain(others) {
+        let _ = write!(out, "<tr><td>{}", escape(&tier));
         for region in &run.regions {
             let line = run.verdict.tiers.iter().find(|line| line.tier == tier && line.region == *region);
             let _ = match line {

@@ -121,7 +121,11 @@ pub fn limited<In: Send + 'static, Out: Send + 'static>(calls: usize, patience: 
 }
 
 /// Repeats a failed call up to `attempts` in all, with jittered backoff between. Only for effects that may be repeated.
-pub fn retrying<In: Clone + Send + Sync + 'static, Out: Send + 'static>(attempts: usize, backoff: Backoff, inner: Effect<In, Out>) -> Effect<In, Out> {
+pub fn retrying<In: Clone + Send + Sync + 'static, Out: Send + 'static>(
+    attempts: usize,
+    backoff: Backoff,
+    inner: Effect<In, Out>,
+) -> Effect<In, Out> {
     effect(move |input: In| {
         let inner = Arc::clone(&inner);
         let mut backoff = backoff.clone();
