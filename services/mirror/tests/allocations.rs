@@ -6,7 +6,7 @@ use futures::{StreamExt, stream};
 use kit::{effect, health::Health, shutdown::CancellationToken, unused};
 use meridian_proto::{CommitTime, PartitionId};
 use mirror::{
-    Appended, Effects, Limits, Place, Received,
+    Appended, Effects, Place, Received,
     wire::v1::{Frame, KnownContentType, Record},
 };
 use prost::Message;
