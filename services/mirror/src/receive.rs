@@ -54,7 +54,11 @@ pub async fn receive(effects: Effects, limits: Arc<Limits>, peer: String, health
                     error = format!("{error:#}"),
                     "copying was interrupted; it goes on from where the copy ends"
                 );
-                until(&shutdown, async { Ok(backoff.wait().await) }).await?;
+                let waited = async {
+                    backoff.wait().await;
+                    Ok(())
+                };
+                until(&shutdown, waited).await?;
             }
         }
     }
@@ -70,7 +74,8 @@ pub(crate) async fn find_log(effects: Effects, region: String, health: Health, s
             backoff.wait().await;
         }
         health.ready("log");
-        Ok(shutdown.cancelled().await)
+        shutdown.cancelled().await;
+        Ok(())
     };
     until(&shutdown, answered).await.map(|_| ())
 }

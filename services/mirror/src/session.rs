@@ -160,7 +160,7 @@ impl<'a> Session<'a> {
             tokio::time::sleep(STOP_PATIENCE).await;
         };
         let mut stop = std::pin::pin!(stop);
-        while false && !self.under_way.is_empty() {
+        while !self.under_way.is_empty() {
             tokio::select! {
                 () = &mut stop => return,
                 Some(settled) = self.under_way.next() => {

@@ -121,7 +121,11 @@ pub async fn run(effects: Effects, limits: Limits, health: Health, shutdown: Can
                 let why = format!("{error:#}");
                 tracing::warn!(error = why, "will start again from the store's positions");
                 health.unready("log", why);
-                if until(&shutdown, async { Ok(backoff.wait().await) }).await?.is_none() {
+                let waited = async {
+                    backoff.wait().await;
+                    Ok(())
+                };
+                if until(&shutdown, waited).await?.is_none() {
                     return Ok(());
                 }
             }
