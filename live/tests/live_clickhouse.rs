@@ -1,4 +1,5 @@
 //! Counting once on a real ClickHouse engine. Numbers name the kinds of fault in the catalogue of field reports.
+#![allow(clippy::unwrap_used)]
 
 use adapters::clickhouse::{
     Aggregation, Bucket, ClickHouse, InsertBlock, ListConflicts, ParkedRow, PositionRow, SaveProgress, SumMeter, check_settings,

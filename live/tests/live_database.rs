@@ -1,5 +1,6 @@
 //! The database adapter against a real node, at `MERIDIAN_SCYLLA_ADDRESS`. Tests share the node: each has a generation and
 //! a tenant of its own.
+#![allow(clippy::unwrap_used)]
 
 use adapters::{
     clock::{HostClock, RegionClock, region_time},

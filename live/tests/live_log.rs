@@ -1,4 +1,5 @@
 //! The log adapter against a real broker, at `MERIDIAN_KAFKA_ADDRESS`.
+#![allow(clippy::unwrap_used)]
 
 use adapters::redpanda::{
     Batch, Bounds, DeadLetter, FollowSpec, Follower, Kind, LogReader, OutRecord, Publisher, ReadSpan, Record, RedpandaConfig, StartAt,

@@ -1,5 +1,6 @@
 //! Allocations of ours per record, on the way into the log and out of it, and what a follower holds of a backlog: at
 //! `MERIDIAN_KAFKA_ADDRESS`.
+#![allow(clippy::unwrap_used)]
 #![allow(unsafe_code)]
 
 use adapters::redpanda::{FollowSpec, Follower, OutRecord, Publisher, RedpandaConfig, StartAt, TopicSettings, create_topics};

@@ -1,4 +1,5 @@
 //! The relay between a real change log and a real log.
+#![allow(clippy::unwrap_used)]
 
 use adapters::{
     clock::{RegionClock, region_time},

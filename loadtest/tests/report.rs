@@ -1,4 +1,5 @@
 //! A whole run in memory, judged, measured, written and drawn; also what `report.html` looks like, in the build's scratch folder.
+#![allow(clippy::unwrap_used)]
 
 use loadtest::{
     audit::{Handled, LogAudit, LogRecord, Names, RegionAudit, StoredRow, TenantUsage, hash_head},

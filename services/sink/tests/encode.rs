@@ -1,4 +1,5 @@
 //! What goes into a block comes out of it.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Cost of encoding, in a process of its own: nothing is allocated per event. Times are printed, never asserted.
+#![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;
 use meridian_proto::{CommitId, CommitTime, Event, Incarnation, PartitionId, Topic};

@@ -1,4 +1,5 @@
 //! What the sink does when its surroundings fail, on paused time. Numbers name the kinds of fault in the catalogue of field reports.
+#![allow(clippy::unwrap_used)]
 
 mod common;
 

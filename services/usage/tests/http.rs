@@ -1,4 +1,5 @@
 //! The API over fakes of the store.
+#![allow(clippy::unwrap_used)]
 
 use adapters::clickhouse::{Bucket, ConflictRow, PositionRow, Progress};
 use anyhow::{Result, bail};

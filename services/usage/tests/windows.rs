@@ -1,4 +1,5 @@
 //! Windows over days on which clocks change. Number 55 of the catalogue of field reports.
+#![allow(clippy::unwrap_used)]
 
 use jiff::{Timestamp, ToSpan, civil::date};
 use proptest::prelude::*;
