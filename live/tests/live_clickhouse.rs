@@ -380,7 +380,11 @@ async fn cut_way(cuts: Vec<(usize, usize)>) -> Result<String> {
                 let answers = tokio::spawn(async move { pass(&mut from_engine, &mut to_client, back).await });
                 pass(&mut from_client, &mut to_engine, there).await?;
                 // Let what was sent whole be carried out, though its answer may be lost.
-                if there == usize::MAX { answers.await? } else { Ok(answers.abort()) }
+                if there == usize::MAX {
+                    return answers.await?;
+                }
+                answers.abort();
+                Ok(())
             });
         }
     });

@@ -90,7 +90,7 @@ async fn a_record_costs_no_allocation_in_publisher_and_follower() {
     let follower = Follower::start(&config, spec).unwrap();
     tokio::time::sleep(Duration::from_secs(3)).await;
     let held_mib = resident_mib() - before;
-    println!("a backlog of {} MiB that nobody takes: {held_mib:.1} MiB held", RECORDS * 200 >> 20);
+    println!("a backlog of {} MiB that nobody takes: {held_mib:.1} MiB held", (RECORDS * 200) >> 20);
     assert!(held_mib < 48.0, "{held_mib} MiB");
 
     let mut seen = Arc::clone(&follower).next_batch(()).await.unwrap().len();
