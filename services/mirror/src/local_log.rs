@@ -2,7 +2,7 @@
 
 use crate::{Appended, Limits, LocalTail, Opened, Place, frame::frames_of, tail::last_of_tail};
 use adapters::redpanda::{
-    Batch, FollowSpec, Follower, LogReader, OutRecord, Publisher, ReadSpan, RedpandaConfig, StartAt, list_partitions, refusal,
+    Batch, Bounds, FollowSpec, Follower, LogReader, OutRecord, Publisher, ReadSpan, RedpandaConfig, StartAt, list_partitions, refusal,
 };
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -48,10 +48,11 @@ impl LocalLog {
 /// # Errors
 /// When the log does not answer in time.
 pub async fn read_local_log(log: Arc<LocalLog>, places: Vec<Place>) -> Result<Opened> {
-    for place in &places {
-        let bounds = Arc::clone(&log.reader).bounds(place.partition.clone()).await?;
-        if !(bounds.low..=bounds.high).contains(&place.next) {
-            return Ok(Opened::OutOfRange { place: place.clone(), low: bounds.low, high: bounds.high });
+    let bounds = stream::iter(places.clone()).map(|place| Arc::clone(&log.reader).bounds(place.partition)).buffered(READS_AT_A_TIME);
+    let bounds: Vec<Bounds> = bounds.try_collect().await?;
+    for (place, Bounds { low, high }) in places.iter().zip(bounds) {
+        if !(low..=high).contains(&place.next) {
+            return Ok(Opened::OutOfRange { place: place.clone(), low, high });
         }
     }
     let limits = &log.limits;
