@@ -13,8 +13,14 @@ use sink::{Config, Effects, HEALTH_PARTS, Log};
 async fn main() -> Result<()> {
     match std::env::args().nth(1).as_deref() {
         None => {}
-        Some("--version") => return Ok(println!("sink {}", env!("CARGO_PKG_VERSION"))),
-        Some("--help") => return Ok(print!("{}\n{}", include_str!("../README.md"), include_str!("../config.toml"))),
+        Some("--version") => {
+            println!("sink {}", env!("CARGO_PKG_VERSION"));
+            return Ok(());
+        }
+        Some("--help") => {
+            print!("{}\n{}", include_str!("../README.md"), include_str!("../config.toml"));
+            return Ok(());
+        }
         Some(other) => anyhow::bail!("unknown argument {other:?}; there are --help and --version"),
     }
     let config: Config = config::load(include_str!("../config.toml"))?;

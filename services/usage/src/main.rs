@@ -11,8 +11,14 @@ use usage::{Config, Effects, HEALTH_PARTS, Meters, Usage};
 async fn main() -> Result<()> {
     match std::env::args().nth(1).as_deref() {
         None => {}
-        Some("--version") => return Ok(println!("usage {}", env!("CARGO_PKG_VERSION"))),
-        Some("--help") => return Ok(print!("{}\n{}", include_str!("../README.md"), include_str!("../config.toml"))),
+        Some("--version") => {
+            println!("usage {}", env!("CARGO_PKG_VERSION"));
+            return Ok(());
+        }
+        Some("--help") => {
+            print!("{}\n{}", include_str!("../README.md"), include_str!("../config.toml"));
+            return Ok(());
+        }
         Some(other) => anyhow::bail!("unknown argument {other:?}; there are --help and --version"),
     }
     let config: Config = config::load(include_str!("../config.toml"))?;

@@ -125,7 +125,7 @@ async fn what_is_wrong_is_named() -> Result<()> {
         ("meter=amount&from=2026-03-01T00:00:00Z&to=2026-03-01T00:00:00Z".into(), json!("to")),
         ("meter=amount&from=2020-03-01T00:00:00Z&to=2026-03-01T00:00:00Z&window=hour".into(), json!("window")),
         (format!("meter=amount&{range}&window=minute"), Value::Null),
-        (format!("{range}"), Value::Null),
+        (range.to_owned(), Value::Null),
     ] {
         let (status, problem) = get(&service, &key, &format!("/v1/usage?{query}")).await?;
         assert_eq!((status, &problem["field"]), (StatusCode::UNPROCESSABLE_ENTITY, &field), "{query}: {problem}");
