@@ -54,6 +54,9 @@ enum Command {
     Check {
         /// The run's folder
         run: PathBuf,
+        /// Read the regions of the living world anew first
+        #[arg(long)]
+        again: bool,
     },
 }
 
@@ -107,7 +110,7 @@ pub async fn run() -> ExitCode {
             Command::Smoke { region } => smoke::smoke(world.as_deref(), region).await,
             Command::Audit(options) => inside::audit(world.as_deref(), &options).await,
             Command::Report { run } => rerun::report(&run),
-            Command::Check { run } => rerun::check(&run),
+            Command::Check { run, again } => rerun::check(world.as_deref(), &run, again).await,
         }
     };
     let ended = tokio::select! {

@@ -108,7 +108,12 @@ impl Frame {
 
     fn ticks(&self) -> Vec<f64> {
         match self.scale {
-            Scale::Linear => (0..=4).map(|k| self.high * f64::from(k) / 4.0).collect(),
+            Scale::Linear => {
+                // The upper edge is 1, 2, 2.5 or 5 times a power of ten: these parts of it are round.
+                let leading = self.high / 10_f64.powf(self.high.log10().floor());
+                let parts = if (leading - 2.0).abs() < 0.1 { 4 } else { 5 };
+                (0..=parts).map(|k| self.high * f64::from(k) / f64::from(parts)).collect()
+            }
             Scale::Log => {
                 let decades = (self.high / self.low).log10().round() as i32;
                 (0..=decades).map(|k| self.low * 10_f64.powi(k)).collect()

@@ -49,13 +49,21 @@ pub fn whole(runs: &Path, parts: &Parts<'_>) -> Result<PathBuf> {
 }
 
 fn fill(folder: &Path, parts: &Parts<'_>) -> Result<()> {
-    fs::create_dir_all(folder.join("audit"))?;
+    fs::create_dir_all(folder)?;
     parts.history.write(&folder.join("history.ndjson"))?;
-    for audit in parts.audits {
-        audit.write(&folder.join("audit").join(format!("{}.audit", audit.region)))?;
-    }
+    kept(folder, parts.audits)?;
     histograms(folder, parts.latency)?;
     drawn(folder, parts.run)
+}
+
+/// `audit/REGION.audit` of each region.
+///
+/// # Errors
+/// When one cannot be written.
+pub fn kept(folder: &Path, audits: &[RegionAudit]) -> Result<()> {
+    let folder = folder.join("audit");
+    fs::create_dir_all(&folder)?;
+    audits.iter().try_for_each(|audit| audit.write(&folder.join(format!("{}.audit", audit.region))))
 }
 
 /// `run.json`, `report.html` and `summary.md`, each replaced as a whole.
