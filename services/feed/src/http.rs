@@ -196,8 +196,10 @@ impl Feed {
     }
 
     async fn page_in_turn(&self, tenant: &str, cursor: &Cursor, limit: u32) -> Result<Page, Response> {
+        let refused = || Problem::new(Kind::Overloaded, "too many pages are read at a time").into_response();
+        let _queued = self.queue.try_acquire().map_err(|_| refused())?;
         let turn = timeout(self.limits.turn_patience, self.turns.acquire()).await;
-        let Ok(Ok(_turn)) = turn else { return Err(Problem::new(Kind::Overloaded, "too many pages are read at a time").into_response()) };
+        let Ok(Ok(_turn)) = turn else { return Err(refused()) };
         match timeout(self.limits.page_timeout, self.page(tenant, cursor, limit)).await {
             Ok(page) => page.map_err(|error| self.refusal(tenant, cursor, error)),
             Err(_) => Err(Problem::new(Kind::Unavailable, "the log did not answer in time").into_response()),

@@ -71,6 +71,8 @@ pub struct Limits {
     pub tenant_waits_max: usize,
     /// Pages read at a time.
     pub pages_at_once_max: usize,
+    /// Requests that wait for their turn to read a page.
+    pub queue_max: usize,
     /// How long a request waits for its turn before it is refused.
     pub turn_patience: Duration,
     /// Longest time for one page.
@@ -94,7 +96,8 @@ impl Limits {
         waits_max: 1024,
         tenant_waits_max: 64,
         pages_at_once_max: 8,
-        turn_patience: Duration::from_millis(200),
+        queue_max: 256,
+        turn_patience: Duration::from_secs(1),
         page_timeout: Duration::from_secs(5),
         tail_bytes_max: 32 << 20,
         tail_start_records: 256,
@@ -110,7 +113,10 @@ impl Limits {
         assert!(self.page_events_default <= self.page_events_max, "the default page is one that may be asked for");
         assert!(self.page_events_max as usize <= self.scan_records_max, "a page of events has to fit into what is looked at");
         assert!(self.scan_bytes_max > record_bytes_max, "the largest event has to fit into a page");
-        assert!(self.tenant_waits_max <= self.waits_max && self.pages_at_once_max > 0, "somebody must be let in");
+        assert!(
+            self.tenant_waits_max <= self.waits_max && self.pages_at_once_max <= self.queue_max && self.pages_at_once_max > 0,
+            "somebody must be let in"
+        );
         assert!(self.signal_gap < Duration::from_secs(1), "signals are to come sooner than the consumers' tick");
     }
 }
@@ -120,6 +126,9 @@ impl Limits {
 pub struct Config {
     /// This region.
     pub region: String,
+    /// All regions: whose topics are read.
+    #[serde(deserialize_with = "kit::config::list")]
+    pub regions: Vec<String>,
     /// Address of the public interface.
     pub listen: String,
     /// `host:port` of this region's log.
@@ -145,6 +154,7 @@ pub struct Feed {
     waiters: waiters::Waiters,
     signals: signals::Signals,
     turns: Semaphore,
+    queue: Semaphore,
     told: Seldom,
     shutdown: CancellationToken,
 }
@@ -166,6 +176,7 @@ impl Feed {
             waiters: waiters::Waiters::new(limits.waits_max, limits.tenant_waits_max),
             signals: signals::Signals::default(),
             turns: Semaphore::new(limits.pages_at_once_max),
+            queue: Semaphore::new(limits.queue_max),
             told: Seldom::default(),
             shutdown,
         })

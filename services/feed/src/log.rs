@@ -50,6 +50,18 @@ pub async fn tail_log(log: Arc<Log>, partitions: Vec<(PartitionId, StartAt)>) ->
     Ok(bind(&follower, |follower, ()| Follower::next_batch(Arc::clone(&follower), ())))
 }
 
+/// The partitions of the topics of these regions only: a topic that somebody else made is nobody's to read. Without regions, all.
+pub fn of_regions(list_partitions: Effect<(), Vec<PartitionId>>, regions: Vec<String>) -> Effect<(), Vec<PartitionId>> {
+    kit::effect(move |()| {
+        let (all, regions) = (list_partitions(()), regions.clone());
+        async move {
+            let mut partitions = all.await?;
+            partitions.retain(|id| regions.is_empty() || regions.contains(&id.topic.region));
+            Ok(partitions)
+        }
+    })
+}
+
 /// Reads records from a local offset on.
 ///
 /// # Errors

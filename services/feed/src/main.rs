@@ -31,7 +31,7 @@ async fn run() -> Result<()> {
     let clock = HostClock::start();
     let log = Arc::new(log::Log { config: redpanda, own_region: config.region.clone(), reader: Arc::clone(&reader) });
     let effects = Effects {
-        list_partitions: timed("list_partitions", bind(&reader, redpanda::list_partitions)),
+        list_partitions: timed("list_partitions", log::of_regions(bind(&reader, redpanda::list_partitions), config.regions.clone())),
         tail_log: timed("tail_log", bind(&log, log::tail_log)),
         log_bounds: timed("log_bounds", bind(&reader, LogReader::bounds)),
         read_log_page: timed("read_log_page", bind(&log, log::read_log_page)),

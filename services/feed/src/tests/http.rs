@@ -134,10 +134,15 @@ async fn trimmed_history_is_410_with_a_cursor_that_goes_on() {
 async fn too_much_at_once_is_429_with_retry_after() {
     let log = FakeLog::of(&["fra"]);
     (0..50).for_each(|number| log.post("fra", "acme", &number.to_string()));
-    let bench = Bench::with(&log, "fra", Limits { pages_at_once_max: 2, tenant_waits_max: 3, ..small_tail() }, |mut effects| {
-        effects.log_bounds = delayed(Duration::from_millis(500), effects.log_bounds);
-        effects
-    })
+    let bench = Bench::with(
+        &log,
+        "fra",
+        Limits { pages_at_once_max: 2, turn_patience: Duration::from_millis(200), ..small_tail() },
+        |mut effects| {
+            effects.log_bounds = delayed(Duration::from_millis(500), effects.log_bounds);
+            effects
+        },
+    )
     .await;
     let site = Arc::new(Site::over(bench).await);
     let ask = |query: &'static str| {
