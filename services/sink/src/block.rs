@@ -14,9 +14,15 @@ pub const COLUMNS: &str = "tenant, source, id, commit_id, hash, origin, type, su
 pub struct Block {
     rows: BytesMut,
     count: u64,
+    capacity: usize,
 }
 
 impl Block {
+    /// A block whose memory is taken at once when the first row comes, so that it doesn't grow by doubling.
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self { capacity: bytes, ..Self::default() }
+    }
+
     /// Rows in it.
     pub fn count(&self) -> u64 {
         self.count
@@ -34,6 +40,9 @@ impl Block {
     pub fn push(&mut self, partition: &PartitionId, offset: u64, value: &[u8]) -> Result<(), &'static str> {
         let event = EventView::decode(value)?;
         check(&event)?;
+        if self.rows.capacity() == 0 {
+            self.rows.reserve(self.capacity);
+        }
         // Field values are slices of `value`; lengths take at most 5 bytes each, fixed columns less than 128 together.
         self.rows.reserve(value.len() + partition.topic.region.len() + 256 + event.extensions as usize * 10);
         self.encode(&event, partition, offset);

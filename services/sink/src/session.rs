@@ -75,7 +75,8 @@ impl<'a> Session<'a> {
             lanes,
             index,
             table: (Arc::new([]), Vec::new()),
-            block: Block::default(),
+            // A block may pass its limit by what one batch holds.
+            block: Block::with_capacity(limits.bytes_max + limits.bytes_max / 4),
             parked: Vec::new(),
             since,
             waiting_ms: BTreeMap::new(),
