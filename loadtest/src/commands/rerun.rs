@@ -27,6 +27,7 @@ pub async fn check(world: Option<&Path>, folder: &Path, again: bool) -> Result<u
     let audits = if again { audited(world, &run, &history).await? } else { write::read_audits(folder)? };
     let latency = latency::measure(&history, &audits);
     run.verdict = judge(&history, &audits);
+    run.converged_s = run.converged_s.filter(|_| run.verdict.good);
     run.pairs = json::pairs(&latency);
     run.series = json::series(&history, &latency);
     run.operations = json::operations(&history, run.plan.duration_s);
