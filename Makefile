@@ -42,7 +42,7 @@ smoke: fetch ## One region, seconds: one event's whole way
 	@$(native) run --regions 1 -- $(loadtest) smoke
 
 load: fetch ## Load by PLAN= on the running world, or on one made for it
-	@if [ -f .meridian/world.json ]; then $(loadtest) load $(plan_file) $(load_options); \
+	@if $(native) status --json > /dev/null 2>&1; then $(loadtest) load $(plan_file) $(load_options); \
 	else $(native) run --regions $(REGIONS) -- $(loadtest) load $(plan_file) $(load_options); fi
 
 up: fetch ## Start REGIONS= regions in the background

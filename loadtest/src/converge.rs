@@ -125,11 +125,9 @@ pub async fn converge(effects: &Effects, history: &History, deadline: Duration) 
         if behind.is_empty() || late {
             let (audits, failures) = audits(effects, regions.len()).await;
             let mut verdict = judge(history, &audits);
-            verdict.not_judged.extend(failures);
-            verdict.good = verdict.exit_code() == 0;
+            verdict.doubt(failures);
             if late && !behind.is_empty() {
-                verdict.not_judged.push(format!("not complete within {} s: {}", deadline.as_secs(), behind.join("; ")));
-                verdict.good = false;
+                verdict.doubt([format!("not complete within {} s: {}", deadline.as_secs(), behind.join("; "))]);
             }
             let settled = verdict.good || began.elapsed() > deadline || !may_settle(&verdict);
             let after = (verdict.good && behind.is_empty()).then(|| began.elapsed());

@@ -56,12 +56,17 @@ pub fn binary(name: &str) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Makes the development keys and the cursors' key once: the folder `secrets` of the world.
+/// Folder of the development keys and the cursors' key.
+pub fn secrets(world: &World) -> PathBuf {
+    world.dir().join("secrets")
+}
+
+/// Makes the development keys and the cursors' key once.
 ///
 /// # Errors
 /// When `ingest keys dev` fails.
 pub fn prepare(world: &World) -> Result<()> {
-    let folder = world.dir().join("secrets");
+    let folder = secrets(world);
     let mut command = guarded(binary("ingest")?);
     command.args(["keys", "dev", "--tenants", "20", "--dir"]).arg(&folder);
     let output = command.output().context("start ingest keys dev")?;
@@ -144,7 +149,7 @@ fn chosen(only: &[String]) -> Result<Vec<&'static Service>> {
 pub fn environment(world: &World, region: &str) -> Result<Vec<(String, String)>> {
     let address = world.region(region)?.address;
     let regions: Vec<&str> = world.regions().iter().map(|region| &*region.name).collect();
-    let secret = |name: &str| world.dir().join("secrets").join(name).display().to_string();
+    let secret = |name: &str| secrets(world).join(name).display().to_string();
     let values = [
         ("REGION", region.to_owned()),
         ("REGIONS", regions.join(",")),

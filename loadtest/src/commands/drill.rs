@@ -67,7 +67,9 @@ async fn run(world: Option<&Path>, kind: &str, drill: Drill, options: &LoadOptio
     let wan = machine::wan(&world).await.context("the world's links")?;
     let (processes, cpu_seconds_elsewhere) = machine::used(&before, &after);
 
-    let Converged { audits, verdict, after } = converged;
+    let Converged { audits, mut verdict, after } = converged;
+    // What was not inflicted was not survived.
+    verdict.doubt(faults.iter().filter_map(|fault| Some(format!("fault not carried out: {}: {}", fault.what, fault.error.as_ref()?))));
     let latency = latency::measure(&history, &audits);
     let run = Run {
         schema: json::SCHEMA.into(),

@@ -97,6 +97,12 @@ impl Verdict {
         ]
     }
 
+    /// Adds reasons why the run proves less than it should.
+    pub fn doubt(&mut self, reasons: impl IntoIterator<Item = String>) {
+        self.not_judged.extend(reasons);
+        self.good = self.exit_code() == 0;
+    }
+
     /// 0 good, 1 bad, 2 could not judge.
     pub fn exit_code(&self) -> u8 {
         let bad = self.counts().iter().any(|(_, count)| *count > 0);

@@ -210,8 +210,8 @@ impl Feed {
         let (partition, oldest) = match error {
             PageError::Trimmed { partition, oldest } => (partition, oldest),
             PageError::Unavailable(error) => {
-                if self.told.due() {
-                    tracing::warn!(error = format!("{error:#}"), "a page could not be read");
+                if let Some(withheld) = self.told.due() {
+                    tracing::warn!(error = format!("{error:#}"), withheld, "a page could not be read");
                 }
                 return Problem::new(Kind::Unavailable, "the log cannot be read at the moment; the cursor stays valid").into_response();
             }

@@ -14,7 +14,6 @@ pub mod http;
 pub mod log;
 pub mod page;
 pub mod ring;
-mod seldom;
 pub mod signals;
 pub mod tail;
 #[cfg(test)]
@@ -26,9 +25,8 @@ use adapters::{
     redpanda::{Batch, Bounds, ReadSpan, StartAt},
 };
 use anyhow::Result;
-use kit::{Effect, health::Health, shutdown::CancellationToken};
+use kit::{Effect, health::Health, seldom::Seldom, shutdown::CancellationToken};
 use meridian_proto::{CommitTime, CursorKey, PartitionId};
-use seldom::Seldom;
 use serde::Deserialize;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::Semaphore;

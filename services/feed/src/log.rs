@@ -1,13 +1,13 @@
 //! Reading the log: following its end, and looking at spans of it that memory does not hold.
 
 use crate::{
-    Effects, Seldom,
+    Effects,
     head::tenant_of,
     ring::{Budget, Found, Scan},
 };
 use adapters::redpanda::{Batch, Bounds, FollowSpec, Follower, Kind, LogReader, ReadSpan, Record, RedpandaConfig, StartAt};
 use anyhow::{Context, Result};
-use kit::{Effect, bind};
+use kit::{Effect, bind, seldom::Seldom};
 use meridian_proto::{PartitionId, Sequence, Step};
 use std::{
     collections::HashMap,
@@ -184,8 +184,8 @@ async fn look_from(
     }
     if walk.is_stuck() {
         metrics::counter!("meridian_alarms_total", "alarm" => "gap").increment(1);
-        if places.told.due() {
-            tracing::error!(%partition, expected = walk.next(), "positions are missing in this region's log: pages stop before them");
+        if let Some(withheld) = places.told.due() {
+            tracing::error!(%partition, expected = walk.next(), withheld, "positions are missing in this region's log: pages stop before them");
         }
     } else {
         places.put(partition, walk.next(), local);

@@ -1,8 +1,9 @@
 //! Signals, coalesced by tenant: the first goes out at once, the next ones at most once in a while.
 
-use crate::{Effects, Seldom};
+use crate::Effects;
 use adapters::nats::SendSignal;
 use anyhow::Result;
+use kit::seldom::Seldom;
 use meridian_proto::Signal;
 use std::{
     collections::{HashSet, VecDeque},
@@ -77,9 +78,9 @@ impl Signals {
         let signal = Signal { region: region.to_owned(), signalled_us };
         let result = (effects.send_signal)(SendSignal { tenant: tenant.to_owned(), signal }).await;
         if let Err(error) = result
-            && self.told.due()
+            && let Some(withheld) = self.told.due()
         {
-            tracing::warn!(error = format!("{error:#}"), "signals are not sent");
+            tracing::warn!(error = format!("{error:#}"), withheld, "signals are not sent");
         }
     }
 }

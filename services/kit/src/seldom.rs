@@ -13,6 +13,13 @@ pub struct Seldom {
     state: Mutex<(Option<Instant>, u64)>,
 }
 
+impl Default for Seldom {
+    /// Once in ten seconds.
+    fn default() -> Self {
+        Self::new(Duration::from_secs(10))
+    }
+}
+
 impl Seldom {
     /// Allows once in `every`.
     pub const fn new(every: Duration) -> Self {

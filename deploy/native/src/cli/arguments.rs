@@ -38,8 +38,11 @@ pub enum Command {
     Up {
         #[command(flatten)]
         world: WorldArguments,
+        /// Start from empty disks instead of those of the last world of these regions
+        #[arg(long)]
+        fresh: bool,
     },
-    /// Run a command with a world of its own, which ends with it; the exit code is the command's
+    /// Run a command with a world of its own on empty disks, which ends with it; the exit code is the command's
     #[command(
         after_help = "The command finds the world through the variable MERIDIAN_WORLD, the path of its world.json. It starts when everything is ready. \
                             Ctrl-C stops it, then the world; the exit code is 130."
@@ -186,9 +189,6 @@ pub struct WorldArguments {
     /// How many regions, in this order: fra, iad, sin, syd, gru
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=5))]
     pub regions: u8,
-    /// Start from empty disks
-    #[arg(long)]
-    pub fresh: bool,
     /// Start the engines, but no service
     #[arg(long, conflicts_with = "services")]
     pub engines_only: bool,

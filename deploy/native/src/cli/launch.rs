@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use nix::sys::signal::kill;
 use nix::unistd::{Pid, setsid};
+use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{IsTerminal, Read, Write, stderr, stdin};
@@ -30,6 +31,17 @@ const LISTEN_DEADLINE: Duration = Duration::from_secs(10);
 /// How long a command may take to end when it is asked to; its guard kills it before.
 const COMMAND_DEADLINE: Duration = Duration::from_secs(15);
 const LOG_TAIL_LINES: usize = 25;
+/// What a world starts from.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+enum Disks {
+    /// Empty disks, which the next such world empties: they can still be looked at.
+    Passing,
+    /// The disks that the last world of these regions left.
+    Kept,
+    /// The same, emptied.
+    Emptied,
+}
+
 /// Said by `up` to its background when it waits no longer, because all is ready.
 const DETACH: &[u8] = b"detach\n";
 
@@ -41,7 +53,7 @@ pub fn fetch() -> Result<i32> {
 /// Runs a command with a world of its own.
 pub fn run(dir: &StateDir, arguments: WorldArguments, inside: Option<String>, command: &[OsString]) -> Result<i32> {
     user::become_root()?;
-    let launcher = Launcher::begin(launch_spec(dir, arguments), Progress::default())?;
+    let launcher = Launcher::begin(launch_spec(dir, arguments, Disks::Passing), Progress::default())?;
     let result = attend(&launcher, |launcher| Ok(Some(start_command(launcher, dir, inside.as_deref(), command)?)));
     launcher.end();
     match result? {
@@ -57,8 +69,8 @@ pub fn background(arguments: &[OsString]) -> Result<i32> {
     // A new session: a terminal's Ctrl-C is not for it.
     let _ = setsid();
     user::become_root()?;
-    let arguments: WorldArguments = serde_json::from_str(&world.to_string_lossy())?;
-    let launcher = Launcher::begin(launch_spec(&StateDir::at(Path::new(dir))?, arguments), Progress::default())?;
+    let (arguments, disks) = serde_json::from_str(&world.to_string_lossy())?;
+    let launcher = Launcher::begin(launch_spec(&StateDir::at(Path::new(dir))?, arguments, disks), Progress::default())?;
     let shared = Arc::clone(launcher.shared());
     std::thread::Builder::new().name("starter".into()).spawn(move || {
         let mut said = Vec::new();
@@ -130,20 +142,23 @@ fn stop_command(launcher: &Launcher, command: Pid) {
     let _ = kill(command, Signal::SIGKILL);
 }
 
-fn launch_spec(dir: &StateDir, arguments: WorldArguments) -> LaunchSpec {
-    let WorldArguments { regions, fresh, engines_only, services, bare, seed, mtu, tun } = arguments;
-    let regions = REGIONS.iter().zip(1..=regions).map(|(name, index)| RegionSpec {
-        name: (*name).into(),
-        address: Ipv4Addr::new(10, index, 0, 1),
-        index,
-    });
-    let world = WorldSpec { dir: dir.path().into(), regions: regions.collect(), links: default_links(), seed, mtu, tun };
+fn launch_spec(dir: &StateDir, arguments: WorldArguments, disks: Disks) -> LaunchSpec {
+    let WorldArguments { regions, engines_only, services, bare, seed, mtu, tun } = arguments;
+    let region = |(name, index): (&&str, u8)| RegionSpec { name: (*name).into(), address: Ipv4Addr::new(10, index, 0, 1), index };
+    let regions: Vec<RegionSpec> = REGIONS.iter().zip(1..=regions).map(region).collect();
+    let (folder, fresh) = match disks {
+        Disks::Passing => (dir.passing(), true),
+        Disks::Emptied => (dir.lasting(&regions), true),
+        Disks::Kept => (dir.lasting(&regions), false),
+    };
+    let world = WorldSpec { dir: folder, regions, links: default_links(), seed, mtu, tun };
     let ground = if bare { Ground::bare() } else { Ground::engines((!engines_only).then_some(services)) };
     LaunchSpec { dir: dir.clone(), world, fresh, ground }
 }
 
 /// Starts a background world and follows it until it is ready.
-pub fn up(dir: &StateDir, arguments: WorldArguments) -> Result<i32> {
+pub fn up(dir: &StateDir, arguments: &WorldArguments, fresh: bool) -> Result<i32> {
+    let disks = if fresh { Disks::Emptied } else { Disks::Kept };
     // Looked at first for a clear answer; the background takes it for good.
     drop(dir.hold()?);
     let interrupted = Arc::new(AtomicBool::new(false));
@@ -154,7 +169,7 @@ pub fn up(dir: &StateDir, arguments: WorldArguments) -> Result<i32> {
     let mut background = Command::new(stages::THIS_PROGRAM)
         .arg(BACKGROUND)
         .arg(dir.path())
-        .arg(serde_json::to_string(&arguments)?)
+        .arg(serde_json::to_string(&(arguments, disks))?)
         .stdin(Stdio::piped())
         .stdout(log.try_clone()?)
         .stderr(log)

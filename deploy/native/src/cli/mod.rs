@@ -54,7 +54,7 @@ fn stage(arguments: &[OsString]) -> Option<Result<i32>> {
 fn dispatch(cli: Cli) -> Result<i32> {
     let dir = cli.dir.as_deref().map_or_else(StateDir::usual, StateDir::at)?;
     match cli.command {
-        Command::Up { world } => launch::up(&dir, world),
+        Command::Up { world, fresh } => launch::up(&dir, &world, fresh),
         Command::Run { world, inside, command } => launch::run(&dir, world, inside, &command),
         Command::Fetch => launch::fetch(),
         Command::Status { json } => status::status(&dir, json),

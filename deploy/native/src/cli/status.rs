@@ -33,6 +33,9 @@ pub fn print(status: &Status) {
         Phase::Failed(reason) => format!("failed: {reason}"),
     };
     println!("world {phase}, up for {:.0} s, launcher {}", status.seconds, status.pid);
+    if let Some(folder) = &status.folder {
+        println!("disks, logs and keys (secrets/dev-keys.toml): {}", folder.display());
+    }
     for remark in &status.remarks {
         println!("note: {remark}");
     }

@@ -20,6 +20,7 @@ use crate::world::{KillMode, LinkStatus, ProcessSpec, ProcessStatus, Selection};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 /// What can be asked of a living world.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -152,6 +153,8 @@ pub struct Status {
     pub phase: Phase,
     /// Seconds since the launcher began.
     pub seconds: f64,
+    /// Folder of the world: disks, logs, `secrets`. Absent while it is being prepared.
+    pub folder: Option<PathBuf>,
     /// All regions.
     pub regions: Vec<RegionStatus>,
     /// Settings that this kernel did not take.

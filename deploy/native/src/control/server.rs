@@ -157,14 +157,14 @@ fn status(shared: &Shared) -> Result<Status> {
             exposed: shared.exposed(name),
         })
     };
-    let (regions, remarks) = match shared.world() {
+    let (folder, regions, remarks) = match shared.world() {
         Ok(world) => {
             let regions = world.regions().iter().map(|spec| region(world, &spec.name, spec.address.to_string())).collect::<Result<_>>()?;
-            (regions, world.remarks())
+            (Some(world.dir().into()), regions, world.remarks())
         }
-        Err(_) => (Vec::new(), Vec::new()),
+        Err(_) => (None, Vec::new(), Vec::new()),
     };
-    Ok(Status { pid: std::process::id() as i32, phase: shared.phase(), seconds: shared.progress.seconds(), regions, remarks })
+    Ok(Status { pid: std::process::id() as i32, phase: shared.phase(), seconds: shared.progress.seconds(), folder, regions, remarks })
 }
 
 fn links(world: &World) -> Links {

@@ -1,6 +1,7 @@
 //! The state folder of a checkout's world (`.meridian`): who holds it, where to speak to it, what it offers.
 
 use super::Status;
+use crate::world::RegionSpec;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -103,9 +104,16 @@ impl StateDir {
         self.0.join("world.json")
     }
 
-    /// Folder of development keys and the cursor key.
-    pub fn secrets(&self) -> PathBuf {
-        self.0.join("secrets")
+    /// Folder of a world that is made for one command.
+    pub fn passing(&self) -> PathBuf {
+        self.0.join("run")
+    }
+
+    /// Folder of a world of these regions that comes back with its disks. Each set of regions has one of its own: engines keep their peers' addresses
+    /// on disk, and wait for them.
+    pub fn lasting(&self, regions: &[RegionSpec]) -> PathBuf {
+        let names: Vec<&str> = regions.iter().map(|region| &*region.name).collect();
+        self.0.join(names.join("-"))
     }
 
     /// Log of a launcher in the background.
