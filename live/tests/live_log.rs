@@ -55,6 +55,7 @@ fn follow(partitions: impl IntoIterator<Item = (PartitionId, StartAt)>) -> Arc<F
         batch_bytes_max: 1 << 20,
         batch_records_max: 1_000,
         linger: Duration::ZERO,
+        held_back: Duration::ZERO,
     };
     Follower::start(&broker(), spec).unwrap()
 }

@@ -85,6 +85,7 @@ async fn a_record_costs_no_allocation_in_publisher_and_follower() {
         batch_bytes_max: 1 << 20,
         batch_records_max: 4_096,
         linger: Duration::ZERO,
+        held_back: Duration::ZERO,
     };
     let before = resident_mib();
     let follower = Follower::start(&config, spec).unwrap();

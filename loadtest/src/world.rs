@@ -17,6 +17,7 @@ pub struct World {
     pub engines: serde_json::Value,
     /// In the launcher's order.
     pub regions: Vec<Region>,
+    folder: PathBuf,
     secrets: PathBuf,
 }
 
@@ -34,6 +35,7 @@ pub struct Region {
 
 #[derive(Deserialize)]
 struct WorldFile {
+    folder: PathBuf,
     secrets: PathBuf,
     #[serde(default)]
     engines: serde_json::Value,
@@ -55,14 +57,14 @@ impl World {
         let file = std::path::absolute(named.unwrap_or_else(|| PathBuf::from(".meridian/world.json")))?;
         let text = fs::read_to_string(&file)
             .with_context(|| format!("no world at {}: start one with `native up`, or run this by `native run -- …`", file.display()))?;
-        let WorldFile { secrets, engines, regions } = serde_json::from_str(&text).with_context(|| file.display().to_string())?;
+        let WorldFile { folder, secrets, engines, regions } = serde_json::from_str(&text).with_context(|| file.display().to_string())?;
         ensure!(!regions.is_empty(), "{} names no region", file.display());
-        Ok(Self { file, engines, regions, secrets })
+        Ok(Self { file, engines, regions, folder, secrets })
     }
 
     /// Folder of the world's state.
     pub fn folder(&self) -> &Path {
-        self.file.parent().unwrap_or(Path::new("."))
+        &self.folder
     }
 
     /// Folder of a region's state.
@@ -116,7 +118,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("world.json");
         let text = serde_json::json!({
-            "control": "x", "secrets": dir.path(), "regions": [{"name": "fra", "address": "10.1.0.1", "exposed": {"ingest": "127.0.0.1:21080"}}],
+            "control": "x", "folder": dir.path().join("run"), "secrets": dir.path(), "regions": [{"name": "fra", "address": "10.1.0.1", "exposed": {"ingest": "127.0.0.1:21080"}}],
         });
         fs::write(&file, text.to_string()).unwrap();
         fs::write(dir.path().join("dev-keys.toml"), "[keys]\ntenant-01 = \"key\"\n").unwrap();

@@ -45,6 +45,7 @@ pub async fn tail_log(log: Arc<Log>, partitions: Vec<(PartitionId, StartAt)>) ->
         batch_bytes_max: 1 << 20,
         batch_records_max: 10_000,
         linger: Duration::ZERO,
+        held_back: Duration::ZERO,
     };
     let follower = Follower::start(&log.config, spec)?;
     Ok(bind(&follower, |follower, ()| Follower::next_batch(Arc::clone(&follower), ())))

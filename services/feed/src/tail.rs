@@ -72,9 +72,10 @@ impl Tails {
     pub fn scan(&self, partition: &PartitionId, tenant: &str, next: Option<u64>, budget: Budget) -> Option<Scan> {
         let tail = self.get(partition)?;
         match (&open(&tail).known, next) {
-            (Known::Newest(ring), Some(next)) => ring.scan(tenant, next, budget),
+            // A ring that still holds the topic's first record knows what is oldest.
+            (Known::Newest(ring), next) => ring.scan(tenant, next.or((ring.first() == 0).then_some(0))?, budget),
             (Known::Empty, next) => Some(Scan { next: next.unwrap_or_default(), ..Scan::default() }),
-            _ => None,
+            (Known::Nothing, _) => None,
         }
     }
 

@@ -7,7 +7,7 @@ use adapters::redpanda::{
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt, stream};
 use meridian_proto::PartitionId;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// Records of a copy's end that are looked at first.
 const TAIL_RECORDS: u64 = 64;
@@ -65,6 +65,7 @@ pub async fn read_local_log(log: Arc<LocalLog>, places: Vec<Place>) -> Result<Op
             batch_bytes_max: limits.frame_bytes_max,
             batch_records_max: limits.append_records_max,
             linger: limits.linger,
+            held_back: Duration::ZERO,
         },
     )?;
     let frame_bytes_max = limits.frame_bytes_max;

@@ -39,6 +39,8 @@ pub(crate) struct Lane {
     /// The last row that the quick path saw.
     seen: CommitId,
     published: Remembered,
+    /// When the relay began: all lanes seal at the same moments, so that engines and readers wake once for all of them.
+    began: Instant,
     seal_at: Instant,
     step_us: u64,
 }
@@ -58,9 +60,7 @@ impl Sums {
 }
 
 impl Lane {
-    pub(crate) fn new(effects: Effects, limits: Limits, board: Arc<Board>, id: PartitionId, created: CommitTime) -> Self {
-        // The partitions' watermarks are spread over the second.
-        let share = u32::from(id.partition % 16);
+    pub(crate) fn new(effects: Effects, limits: Limits, board: Arc<Board>, id: PartitionId, created: CommitTime, began: Instant) -> Self {
         Self {
             effects,
             limits,
@@ -70,7 +70,8 @@ impl Lane {
             doubt: true,
             seen: CommitId::default(),
             published: Remembered::new(limits.remembered_rows_max),
-            seal_at: Instant::now() + limits.seal_every * share / 16,
+            began,
+            seal_at: began + limits.seal_every,
             step_us: STEP_FIRST_US,
             id: Arc::new(id),
         }
@@ -107,13 +108,22 @@ impl Lane {
         if self.doubt {
             self.stand_where_the_log_says().await?;
         }
-        self.publish_new().await?;
-        if Instant::now() >= self.seal_at {
-            let behind = self.seal().await?;
-            let every = if self.published.is_empty() { self.limits.seal_every } else { self.limits.seal_every_busy };
-            self.seal_at = if behind { Instant::now() } else { Instant::now() + every };
+        if Instant::now() < self.seal_at {
+            return self.publish_new().await;
         }
+        // A quiet lane's sweep looks for both, what is new and what can be sealed: one question instead of two.
+        if !self.published.is_empty() {
+            self.publish_new().await?;
+        }
+        let behind = self.seal().await?;
+        self.seal_at = if behind { Instant::now() } else { self.next_seal() };
         Ok(())
+    }
+
+    fn next_seal(&self) -> Instant {
+        let every = self.limits.seal_every;
+        let since = self.began.elapsed().as_nanos() % every.as_nanos();
+        Instant::now() + every - Duration::from_nanos(since as u64)
     }
 
     /// Reads progress back from the log, which alone knows it.
@@ -143,6 +153,11 @@ impl Lane {
         self.board.told("clock", (self.effects.region_time)(()).await.context("region time"))
     }
 
+    /// The clock of whoever made a commit time may be ahead by the margin.
+    fn ahead_of(&self, now: CommitTime) -> CommitTime {
+        CommitTime(now.0 + self.limits.clock_margin.as_micros() as u64)
+    }
+
     async fn read(&self, after: CommitId, through: CommitTime) -> Result<Vec<ChangeRow>> {
         let range = ChangeRange { generation: self.id.topic.generation, partition: self.id.partition, after, through };
         self.board.told("database", (self.effects.read_changes)(range).await.context("read changes"))
@@ -155,9 +170,7 @@ impl Lane {
         if self.seen.time() < oldest {
             self.seen = CommitId::last_at(now.minus_micros(self.limits.hold_back().as_micros() as u64));
         }
-        // The clock of whoever made a commit time may be ahead by the margin.
-        let ahead = CommitTime(now.0 + self.limits.clock_margin.as_micros() as u64);
-        let rows = self.read(self.seen, ahead).await?;
+        let rows = self.read(self.seen, self.ahead_of(now)).await?;
         let Some(last) = rows.last().map(|row| row.row) else { return Ok(()) };
         self.publish(rows).await?;
         self.seen = self.seen.max(last);
@@ -168,7 +181,8 @@ impl Lane {
     /// True when there is more to seal at once.
     async fn seal(&mut self) -> Result<bool> {
         // Taken before the first page is read: what is acknowledged from now on has a later commit time.
-        let bound = self.now().await?.minus_micros(self.limits.hold_back().as_micros() as u64);
+        let now = self.now().await?;
+        let bound = now.minus_micros(self.limits.hold_back().as_micros() as u64);
         let from = self.sealed.unwrap_or(self.created);
         if bound <= from {
             return Ok(false);
@@ -177,10 +191,15 @@ impl Lane {
         let behind = through < bound;
         let board = Arc::clone(&self.board);
         let _turn = if behind { Some(board.catching_up.acquire().await?) } else { None };
-        let rows = self.read(CommitId::last_at(from), through).await?;
+        let is_quiet = !behind && self.published.is_empty();
+        let mut rows = self.read(CommitId::last_at(from), if is_quiet { self.ahead_of(now) } else { through }).await?;
+        let new = rows.split_off(rows.partition_point(|row| row.row.time() <= through));
         self.fit_step(behind, rows.iter().map(|row| row.change.len()).sum());
         let late = rows.iter().filter(|row| row.row <= self.seen && self.published.events_of(row.row).is_none()).count();
         let sums = self.publish(rows).await?;
+        let last_new = new.last().map_or(self.seen, |row| row.row);
+        self.publish(new).await?;
+        self.seen = self.seen.max(last_new);
         if !behind {
             self.board.meters.late_rows.increment(late as u64);
         }

@@ -31,7 +31,7 @@ use anyhow::{Context, Result, ensure};
 use kit::{Effect, backoff::Backoff, health::Health, shutdown, shutdown::CancellationToken};
 use meridian_proto::{CommitTime, PartitionId, Topic};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::Instant};
 
 /// Everything that the relay does to the outside world.
 #[derive(Clone)]
@@ -59,10 +59,8 @@ pub struct Limits {
     pub fence: Duration,
     /// ε of rule R1: two clocks of a region differ by less.
     pub clock_margin: Duration,
-    /// How often a partition is sealed,
+    /// How often a partition is sealed.
     pub seal_every: Duration,
-    /// and while it has rows that are published and not sealed.
-    pub seal_every_busy: Duration,
     /// How far back the quick path reads; what is older is left to the sweep.
     pub quick_span: Duration,
     /// Bytes of events that are handed to the log at once.
@@ -88,9 +86,8 @@ impl Limits {
     /// # Errors
     /// Names the relation that does not hold.
     pub fn check(&self) -> Result<()> {
-        ensure!(self.seal_every_busy <= self.seal_every, "seal_every_busy <= seal_every");
         ensure!(self.seal_every * 2 <= Duration::from_micros(lane::STEP_FIRST_US), "seal_every <= 2.5 s");
-        ensure!(!self.seal_every_busy.is_zero(), "seal_every_busy > 0");
+        ensure!(!self.seal_every.is_zero(), "seal_every > 0");
         ensure!(self.quick_span >= self.hold_back() + self.seal_every, "quick_span >= fence + clock_margin + seal_every");
         ensure!(self.catching_up_max > 0 && self.publish_bytes_max > 0 && self.step_bytes > 0, "limits > 0");
         Ok(())
@@ -117,9 +114,10 @@ pub async fn run(effects: Effects, limits: Limits, health: Health, shutdown: Can
     tracing::info!(%topic, "relays");
     let board = Arc::new(Board::new(&generation, &limits, health));
     let mut tasks = JoinSet::new();
+    let began = Instant::now();
     for partition in 0..generation.partitions {
         let id = PartitionId { topic: topic.clone(), partition };
-        let lane = Lane::new(effects.clone(), limits, Arc::clone(&board), id, CommitTime(generation.created_us));
+        let lane = Lane::new(effects.clone(), limits, Arc::clone(&board), id, CommitTime(generation.created_us), began);
         let shutdown = shutdown.clone();
         tasks.spawn(async move { shutdown::until(&shutdown, lane.follow()).await });
     }

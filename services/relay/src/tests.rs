@@ -24,7 +24,6 @@ const LIMITS: Limits = Limits {
     fence: Duration::from_millis(FENCE_MS),
     clock_margin: Duration::from_millis(250),
     seal_every: Duration::from_secs(1),
-    seal_every_busy: Duration::from_millis(500),
     quick_span: Duration::from_secs(4),
     publish_bytes_max: 1_000,
     event_bytes_max: 500,

@@ -25,6 +25,7 @@ pub struct Config {
     pub batch_bytes_max: usize,
     pub batch_records_max: usize,
     pub linger_ms: u64,
+    pub held_back_ms: u64,
 }
 
 impl Config {
@@ -42,6 +43,7 @@ impl Config {
             batch_bytes_max: self.batch_bytes_max,
             batch_records_max: self.batch_records_max,
             linger: Duration::from_millis(self.linger_ms),
+            held_back: Duration::from_millis(self.held_back_ms),
         }
     }
 

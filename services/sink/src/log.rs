@@ -31,6 +31,8 @@ pub struct LogConfig {
     pub batch_records_max: usize,
     /// How long a batch may wait to grow.
     pub linger: Duration,
+    /// See [`FollowSpec`].
+    pub held_back: Duration,
 }
 
 /// This region's log.
@@ -83,6 +85,7 @@ impl Log {
             batch_bytes_max: self.config.batch_bytes_max,
             batch_records_max: self.config.batch_records_max,
             linger: self.config.linger,
+            held_back: self.config.held_back,
         };
         let follower = Follower::start(&self.config.redpanda, spec)?;
         let state = State { follower: Some(follower), followed: followed.clone(), listed: Instant::now() };

@@ -280,6 +280,7 @@ impl Shared {
         };
         let file = WorldFile {
             control: self.dir.socket(),
+            folder: self.world()?.dir().into(),
             secrets: crate::services::secrets(self.world()?),
             engines: self.engines.get().cloned().unwrap_or_default(),
             regions: self.world()?.regions().iter().map(region).collect(),

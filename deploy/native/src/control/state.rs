@@ -21,6 +21,8 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 pub struct WorldFile {
     /// The control socket.
     pub control: PathBuf,
+    /// Folder of the world: a folder for each region with its disks and logs.
+    pub folder: PathBuf,
     /// Folder of development keys and the cursor key.
     pub secrets: PathBuf,
     /// Engines with version and durability.

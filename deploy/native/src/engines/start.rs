@@ -37,7 +37,12 @@ pub struct EngineInfo {
 pub fn describe(engines: &Engines) -> Vec<EngineInfo> {
     let info = |name, engine, version: &str, durability| EngineInfo { name, engine, version: version.into(), durability };
     vec![
-        info(cassandra::NAME, "Apache Cassandra, for ScyllaDB", &engines.cassandra.version, "commit log synced before each answer (batch)"),
+        info(
+            cassandra::NAME,
+            "Apache Cassandra, for ScyllaDB",
+            &engines.cassandra.version,
+            "commit log synced before each answer (group, 5 ms)",
+        ),
         info(kafka::NAME, "Apache Kafka, for Redpanda", &engines.kafka.version, "page cache: survives a process kill, not a power loss"),
         info(
             clickhouse::NAME,

@@ -15,6 +15,9 @@ pub(super) const ANSWER: Duration = Duration::from_secs(5);
 /// Bytes that one consumer may have fetched ahead.
 const PREFETCH_KIB: &str = "8192";
 
+/// What a broker that may hold records back answers with at once.
+const GOOD_DEAL_BYTES: &str = "65536";
+
 /// Records that a consumer for reads here and there may have fetched ahead.
 pub(super) const READ_AHEAD: u64 = 4096;
 
@@ -75,6 +78,15 @@ pub(super) fn consumer(config: &RedpandaConfig) -> ClientConfig {
         .set("fetch.message.max.bytes", "1048576")
         .set("queued.max.messages.kbytes", PREFETCH_KIB)
         .set("queued.min.messages", "10000");
+    client
+}
+
+/// A consumer that follows the end of the log.
+pub(super) fn follower(config: &RedpandaConfig, held_back: Duration) -> ClientConfig {
+    let mut client = consumer(config);
+    if !held_back.is_zero() {
+        client.set("fetch.min.bytes", GOOD_DEAL_BYTES).set("fetch.wait.max.ms", held_back.as_millis().to_string());
+    }
     client
 }
 

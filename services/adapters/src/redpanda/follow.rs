@@ -61,6 +61,8 @@ pub struct FollowSpec {
     pub batch_records_max: usize,
     /// or when its first record has waited for this long. Zero: what is there at once.
     pub linger: Duration,
+    /// How long the broker may hold back less than a good deal. Zero: not at all, which costs it an answer for each record.
+    pub held_back: Duration,
 }
 
 /// A thread of its own that reads partitions in order and hands over batches through a bounded queue.
@@ -83,7 +85,7 @@ impl Follower {
         let stop = Arc::new(AtomicBool::new(false));
         let (ids, starts): (Vec<_>, Vec<_>) = spec.partitions.iter().cloned().unzip();
         let mut following = Following {
-            source: Source::open(&client::consumer(config))?,
+            source: Source::open(&client::follower(config, spec.held_back))?,
             config: config.clone(),
             table: Table::of(ids, &spec.own_region),
             waiting: starts.into_iter().enumerate().collect(),

@@ -5,7 +5,13 @@ use crate::{Limits, page::PageError};
 use adapters::redpanda::Record;
 use meridian_proto::{CONTENT_TYPE_EVENT, Cursor, partition_of, partitions_of};
 use proptest::prelude::*;
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 const TENANTS: [&str; 4] = ["acme", "globex", "initech", "umbrella"];
 
@@ -37,6 +43,26 @@ async fn pages_of_any_size_give_what_was_appended() {
             }
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tail_that_holds_all_of_a_topic_gives_pages_from_its_beginning_without_the_log() {
+    let log = FakeLog::of(&["fra"]);
+    interleaved(&log, &["fra"], 100);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&asked);
+    let bench = Bench::with(&log, "fra", Limits::STANDARD, |effects| {
+        let log_bounds = effects.log_bounds;
+        let counted = kit::effect(move |partition| {
+            counter.fetch_add(1, Ordering::Relaxed);
+            log_bounds(partition)
+        });
+        crate::Effects { log_bounds: counted, ..effects }
+    })
+    .await;
+    let before = asked.load(Ordering::Relaxed);
+    let (ids, _) = bench.pull_all("acme", Cursor::default(), &[10]).await;
+    assert_eq!((sorted(ids), asked.load(Ordering::Relaxed)), (expected(0, 100), before));
 }
 
 #[tokio::test(start_paused = true)]
