@@ -248,7 +248,7 @@ fn named_processes_are_started_paused_killed_and_logged() {
     let argv = ["python3", "-c", program, &world.marker].map(String::from).to_vec();
     let spec = ProcessSpec { name: "busy".into(), argv, env: vec![("WORD".into(), "hello".into())], cwd: Some("/usr".into()) };
     let fra = || world.client().unwrap().status().unwrap().regions[0].processes.clone();
-    let log = || std::fs::read_to_string(world.dir.path().join("state/fra/logs/busy.log")).unwrap();
+    let log = || std::fs::read_to_string(world.dir.path().join("state/run/fra/logs/busy.log")).unwrap();
     let busy = || process(&fra(), "busy").clone();
 
     world.ask(&Request::Spawn { region: "fra".into(), process: spec.clone() });
@@ -273,7 +273,7 @@ fn named_processes_are_started_paused_killed_and_logged() {
     assert!(world.run(&["start-process", "fra", "busy"]).status.success());
     let again = busy();
     assert!(again.starts == 2 && again.state == ProcessState::Running && again.cpu_seconds >= used, "{again:?}");
-    let older = std::fs::read_to_string(world.dir.path().join("state/fra/logs/busy.1.log")).unwrap();
+    let older = std::fs::read_to_string(world.dir.path().join("state/run/fra/logs/busy.1.log")).unwrap();
     assert!(older.starts_with("hello /usr\n"));
 
     let missing = ProcessSpec { name: "missing".into(), argv: vec!["no-such-program".into()], ..ProcessSpec::default() };

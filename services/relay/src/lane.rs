@@ -111,10 +111,6 @@ impl Lane {
         if Instant::now() < self.seal_at {
             return self.publish_new().await;
         }
-        // A quiet lane's sweep looks for both, what is new and what can be sealed: one question instead of two.
-        if !self.published.is_empty() {
-            self.publish_new().await?;
-        }
         let behind = self.seal().await?;
         self.seal_at = if behind { Instant::now() } else { self.next_seal() };
         Ok(())
@@ -184,14 +180,18 @@ impl Lane {
         let now = self.now().await?;
         let bound = now.minus_micros(self.limits.hold_back().as_micros() as u64);
         let from = self.sealed.unwrap_or(self.created);
+        let through = bound.min(CommitTime(from.0.saturating_add(self.step_us)));
+        let behind = through < bound;
+        // A quiet lane's sweep looks for both, what is new and what can be sealed: one question instead of two.
+        let is_quiet = bound > from && !behind && self.published.is_empty();
+        if !is_quiet {
+            self.publish_new().await?;
+        }
         if bound <= from {
             return Ok(false);
         }
-        let through = bound.min(CommitTime(from.0.saturating_add(self.step_us)));
-        let behind = through < bound;
         let board = Arc::clone(&self.board);
         let _turn = if behind { Some(board.catching_up.acquire().await?) } else { None };
-        let is_quiet = !behind && self.published.is_empty();
         let mut rows = self.read(CommitId::last_at(from), if is_quiet { self.ahead_of(now) } else { through }).await?;
         let new = rows.split_off(rows.partition_point(|row| row.row.time() <= through));
         self.fit_step(behind, rows.iter().map(|row| row.change.len()).sum());
