@@ -20,7 +20,7 @@ use usage::{Answer, Conflicts, Meters, Question, Window};
 /// Attempts of one post at most.
 const ATTEMPTS: u64 = 12;
 /// After this a poster gives an attempt up.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_millis(4_800);
 
 /// Posts an event until it is accepted or refused.
 pub async fn post(world: Arc<World>, post: Post) {

@@ -105,11 +105,12 @@ fn heal(world: &Arc<World>) {
 fn begin(world: &Arc<World>, Timed { region, ms, fault, .. }: Timed) {
     world.tell(region, "", || described(fault, ms));
     match fault {
-        Fault::Kill(role) | Fault::KillAtEffect(role, _) | Fault::Pause(role) => {
+        Fault::Kill(role) | Fault::KillAtEffect(role, _) | Fault::Pause(role) | Fault::PauseAtEffect(role, _) => {
             let Some(process) = world.state().regions[region].processes.get(&role).cloned() else { return };
             match fault {
                 Fault::Kill(_) => process.kill(ms),
-                Fault::KillAtEffect(_, effects) => process.kill_at_effect(effects, ms),
+                Fault::KillAtEffect(_, effects) => process.at_effect(effects, true, ms),
+                Fault::PauseAtEffect(_, effects) => process.at_effect(effects, false, ms),
                 _ => process.stand_still(ms),
             }
         }
@@ -155,7 +156,9 @@ fn trouble(world: &World, region: usize, ms: u64, fault: Fault) {
         Fault::InsertsUnknown(count) => place.store.inserts_unknown = count,
         Fault::ConsumerMoves(other) => place.consumer_pulls = other,
         Fault::StoreEmptied => {
-            let next = Store::new(place.name, place.store.made + 1);
+            // Nothing is made anew without having been stopped.
+            let mut next = Store::new(place.name, place.store.made + 1);
+            next.down_until = now_ms + ms;
             let gone = std::mem::replace(&mut place.store, next);
             state.ledger.gone.insert((region, gone.made), gone.first_stored);
         }
@@ -169,6 +172,7 @@ fn described(fault: Fault, ms: u64) -> String {
         Fault::Kill(role) => format!("{role} is killed, for {ms} ms"),
         Fault::KillAtEffect(role, effects) => format!("{role} will be killed {effects} steps from now, for {ms} ms"),
         Fault::Pause(role) => format!("{role} stands still for {ms} ms"),
+        Fault::PauseAtEffect(role, effects) => format!("{role} will stand still {effects} steps from now, for {ms} ms"),
         Fault::Cut(other) => format!("nothing that is sent from here reaches {} for {ms} ms", name(other)),
         Fault::SlowDatabase => format!("for 4 s the database takes up to {ms} ms longer"),
         Fault::PausedDatabase => format!("the database stands still for {ms} ms"),
@@ -180,7 +184,7 @@ fn described(fault: Fault, ms: u64) -> String {
         Fault::StoreDown => format!("ClickHouse is away for {ms} ms"),
         Fault::SlowStore => format!("for 4 s ClickHouse takes up to {ms} ms longer"),
         Fault::InsertsUnknown(count) => format!("the next {count} inserts end unknown"),
-        Fault::StoreEmptied => "ClickHouse is made anew, empty".into(),
+        Fault::StoreEmptied => format!("ClickHouse is made anew, empty: away for {ms} ms"),
         Fault::BusDown => format!("neither hints nor signals arrive for {ms} ms"),
         Fault::Poison => "somebody puts a record into the own log that cannot be read".into(),
         Fault::Stray(other) => format!("somebody puts a record without a position into the copy of {}", name(other)),

@@ -19,7 +19,7 @@ use std::{
 };
 
 /// Records of one batch of a follower at most.
-const BATCH_RECORDS: usize = 400;
+const BATCH_RECORDS: usize = 60;
 
 /// One region's log.
 pub struct Log {

@@ -84,6 +84,8 @@ pub enum Fault {
     KillAtEffect(Role, u32),
     /// The process stands still for `ms`.
     Pause(Role),
+    /// The process stands still for `ms`, before or after the so many-th effect from now on.
+    PauseAtEffect(Role, u32),
     /// What this region sends does not reach the other one.
     Cut(usize),
     /// Statements take up to `ms` longer, for 4 s.
@@ -198,7 +200,7 @@ fn fault(random: &mut Random, regions: usize) -> Timed {
     let other = (region + random.between(1, regions as u64 - 1) as usize) % regions;
     let role = random.pick(&ROLES);
     let writer = random.pick(&[Role::Ingest(0), Role::Ingest(1), Role::Relay, Role::Sink]);
-    let (fault, ms) = match random.below(26) {
+    let (fault, ms) = match random.below(32) {
         0 | 1 => (Fault::Kill(role), random.between(100, 5_000)),
         2..=5 => (Fault::KillAtEffect(role, random.between(1, 60) as u32), random.between(100, 3_000)),
         6 | 7 => (Fault::Pause(writer), random.between(500, 4_500)),
@@ -212,10 +214,17 @@ fn fault(random: &mut Random, regions: usize) -> Timed {
         18 => (Fault::StoreDown, random.between(500, 8_000)),
         19 => (Fault::SlowStore, random.between(300, 3_000)),
         20 => (Fault::InsertsUnknown(random.between(1, 6) as u32), 0),
-        21 => (Fault::StoreEmptied, 0),
+        21 => (Fault::StoreEmptied, random.between(500, 3_000)),
         22 => (Fault::BusDown, random.between(1_000, 15_000)),
         23 => (random.pick(&[Fault::Poison, Fault::Stray(other)]), 0),
         24 => (Fault::ConsumerMoves(other), 0),
+        25..=27 => {
+            let ingest = random.pick(&[Role::Ingest(0), Role::Ingest(1)]);
+            (Fault::PauseAtEffect(ingest, random.between(1, 40) as u32), random.between(2_000, 4_600))
+        }
+        28 => (Fault::SlowStore, random.between(300, 3_000)),
+        29 => (Fault::Stray(other), 0),
+        30 => (Fault::ConsumerMoves(other), 0),
         _ => (random.pick(&[Fault::ClockRefuses, Fault::HintsNeverCome]), random.between(500, 4_000)),
     };
     Timed { at_ms: random.between(1_000, HEALED_MS - 4_000), region, ms, fault }

@@ -25,6 +25,7 @@ pub fn regions_asked(process: &Process) -> Vec<usize> {
 
 /// See [`consumer::pull_page`].
 pub async fn pull_page(process: Arc<Process>, PullPage { tenant, cursor, limit }: PullPage) -> Result<Result<Page, PullError>> {
+    process.short().await;
     let mut last = later("no feed answers");
     for region in regions_asked(&process) {
         if region != process.region {

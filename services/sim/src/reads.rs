@@ -62,7 +62,7 @@ pub async fn last_watermark(process: Arc<Process>, id: PartitionId) -> Result<La
             }
             Kind::Watermark => {
                 if let Ok(watermark) = Watermark::decode(stored.value.clone()) {
-                    found.through.get_or_insert(CommitTime(watermark.through_us));
+                    found.through = found.through.max(Some(CommitTime(watermark.through_us)));
                 }
             }
             Kind::Unknown => {}

@@ -18,7 +18,7 @@ use meridian_proto::{CursorKey, Incarnation};
 use std::{sync::Arc, time::Duration};
 
 /// How long a batch is gathered: longer than on real engines, so that a world has fewer steps.
-pub const LINGER: Duration = Duration::from_millis(40);
+pub const LINGER: Duration = Duration::from_millis(60);
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -106,12 +106,11 @@ fn relay_effects(process: &Arc<Process>) -> relay::Effects {
 }
 
 fn relay_limits() -> relay::Limits {
-    let (fence, clock_margin, seal_every) = (ms(2_000), ms(250), ms(2_000));
+    let (fence, clock_margin, seal_every) = (ms(2_000), ms(250), ms(1_500));
     relay::Limits {
         fence,
         clock_margin,
         seal_every,
-        seal_every_busy: ms(500),
         quick_span: fence + clock_margin + 2 * seal_every,
         publish_bytes_max: 1 << 20,
         event_bytes_max: 900_000,

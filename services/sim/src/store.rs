@@ -8,7 +8,7 @@ use adapters::clickhouse::{
     Bucket, ConflictRow, InsertBlock, ListConflicts, ParkedRow, PositionRow, Positions, Progress, SaveProgress, SumMeter,
 };
 use anyhow::{Context, Result, bail, ensure};
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// (tenant, source, id).
 pub type Key = (String, String, String);
@@ -145,22 +145,23 @@ fn text(rest: &mut &[u8]) -> Result<String> {
     Ok(String::from_utf8_lossy(head).into_owned())
 }
 
-/// Waits as long as a statement takes to be carried out.
+/// Waits as long as a statement takes to be carried out; one that is under way when the store is made anew fails.
 async fn carried_out(process: &Process) -> Result<()> {
     let now_ms = process.world.now_ms();
-    let (down_until, (slow_until, up_to)) = {
+    let look = || {
         let state = process.world.state();
         let store = &state.regions[process.region].store;
-        (store.down_until, store.slow)
+        (store.down_until, store.slow, store.made)
     };
+    let (down_until, (slow_until, up_to), made) = look();
     process.short().await;
-    if now_ms < down_until {
-        bail!("ClickHouse refuses");
-    }
+    ensure!(now_ms >= down_until, "ClickHouse refuses");
     if now_ms < slow_until {
         let ms = process.draw(|random| random.below(up_to));
         process.world.until_ms(now_ms + ms).await;
     }
+    let (down_until, _, now_made) = look();
+    ensure!(made == now_made && process.world.now_ms() >= down_until, "ClickHouse went away");
     Ok(())
 }
 
@@ -241,6 +242,14 @@ pub async fn read_progress(process: Arc<Process>, (): ()) -> Result<Progress> {
 /// See [`adapters::clickhouse::sum_meter`]: one window over everything. Notes of what it was made.
 pub async fn sum_meter(process: Arc<Process>, question: SumMeter) -> Result<Vec<Bucket>> {
     carried_out(&process).await?;
+    let found = sum_now(&process, question);
+    // What was read is answered later: now and then much later.
+    let slow_ms = process.draw(|random| if random.chance(10) { random.between(20, 800) } else { 0 });
+    tokio::time::sleep(Duration::from_millis(slow_ms)).await;
+    Ok(found)
+}
+
+fn sum_now(process: &Process, question: SumMeter) -> Vec<Bucket> {
     let mut state = process.world.state();
     let serial = state.next_serial();
     let store = &state.regions[process.region].store;
@@ -253,7 +262,7 @@ pub async fn sum_meter(process: Arc<Process>, question: SumMeter) -> Result<Vec<
     let (events, value) = (rows.len() as u64, rows.iter().map(|row| row.amount).sum::<u64>());
     let (store, start_us) = (store.made, question.starts_us.first().copied().unwrap_or_default());
     process.note_sum(store, serial);
-    Ok(vec![Bucket { start_us, value: value.to_string(), events, skipped: 0 }])
+    vec![Bucket { start_us, value: value.to_string(), events, skipped: 0 }]
 }
 
 /// See [`adapters::clickhouse::list_conflicts`].

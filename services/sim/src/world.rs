@@ -123,6 +123,8 @@ struct Life {
     dead: bool,
     stands_until: Instant,
     effects_left: Option<u32>,
+    /// What happens when none is left: it is killed, or stands still.
+    dies: bool,
     down_ms: u64,
     random: Random,
     /// The latest time told: a clock never goes back.
@@ -211,7 +213,7 @@ impl World {
         let mut random = Random::of(self.plan.seed, &role.to_string(), stream);
         // Half of the clocks are right: only then two of them ever show the same microsecond.
         let skew_us = if random.chance(50) { 0 } else { random.between(0, 240) as i64 * 1_000 - 120_000 };
-        let life = Life { dead: false, stands_until: self.start, effects_left: None, down_ms: 0, random, last_us: 0 };
+        let life = Life { dead: false, stands_until: self.start, effects_left: None, dies: true, down_ms: 0, random, last_us: 0 };
         let process = Arc::new(Process {
             world: Arc::clone(self),
             region,
@@ -266,10 +268,10 @@ impl Process {
         }
     }
 
-    /// Kills it before or after the so many-th effect from now on.
-    pub fn kill_at_effect(&self, effects: u32, down_ms: u64) {
+    /// Kills it before or after the so many-th effect from now on, or lets it stand still there.
+    pub fn at_effect(&self, effects: u32, dies: bool, ms: u64) {
         let mut life = self.life();
-        (life.effects_left, life.down_ms) = (Some(effects), down_ms);
+        (life.effects_left, life.dies, life.down_ms) = (Some(effects), dies, ms);
     }
 
     /// Lets it stand still.
@@ -321,8 +323,14 @@ impl Process {
         if *left > 0 {
             return true;
         }
-        let down_ms = life.down_ms;
+        let (down_ms, dies) = (life.down_ms, life.dies);
+        life.effects_left = None;
         drop(life);
+        if !dies {
+            self.world.tell(self.region, self.role, || "stands still between two effects".into());
+            self.stand_still(down_ms);
+            return true;
+        }
         self.world.tell(self.region, self.role, || "is killed between two effects".into());
         self.kill(down_ms);
         false
