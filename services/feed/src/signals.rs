@@ -6,7 +6,7 @@ use anyhow::Result;
 use kit::seldom::Seldom;
 use meridian_proto::Signal;
 use std::{
-    collections::{HashSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
     convert::Infallible,
     mem::take,
     sync::{Arc, Mutex, PoisonError},
@@ -20,14 +20,14 @@ use tokio::{
 /// Tenants that are to be told; a set, so its size is that of the tenants, not of their events.
 #[derive(Debug, Default)]
 pub struct Signals {
-    asked: Mutex<HashSet<Arc<str>>>,
+    asked: Mutex<BTreeSet<Arc<str>>>,
     changed: Notify,
     told: Seldom,
 }
 
 impl Signals {
     /// Asks for a signal to each of these tenants.
-    pub fn ask(&self, tenants: HashSet<Arc<str>>) {
+    pub fn ask(&self, tenants: BTreeSet<Arc<str>>) {
         if tenants.is_empty() {
             return;
         }
@@ -42,8 +42,8 @@ impl Signals {
     pub async fn send(&self, effects: &Effects, region: &str, gap: Duration) -> Result<Infallible> {
         // Tenants told less than `gap` ago, in order of time.
         let mut resting: VecDeque<(Instant, Arc<str>)> = VecDeque::new();
-        let mut rests: HashSet<Arc<str>> = HashSet::new();
-        let mut later: HashSet<Arc<str>> = HashSet::new();
+        let mut rests: BTreeSet<Arc<str>> = BTreeSet::new();
+        let mut later: BTreeSet<Arc<str>> = BTreeSet::new();
         loop {
             let mut due: Vec<Arc<str>> = Vec::new();
             while let Some((_, tenant)) = resting.pop_front_if(|(until, _)| *until <= Instant::now()) {
@@ -64,6 +64,7 @@ impl Signals {
             }
             match resting.front() {
                 Some((until, _)) => tokio::select! {
+                    biased;
                     () = sleep_until(*until) => {}
                     () = self.changed.notified() => {}
                 },

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use kit::{backoff::Backoff, health::Health};
 use meridian_proto::{PartitionId, Step};
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet},
     convert::Infallible,
     sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     time::Duration,
@@ -91,8 +91,8 @@ impl Tails {
     }
 
     /// Takes records, and gives the tenants that have new events.
-    pub fn push(&self, batch: &Batch, ring_bytes_max: usize) -> HashSet<Arc<str>> {
-        let mut tenants = HashSet::new();
+    pub fn push(&self, batch: &Batch, ring_bytes_max: usize) -> BTreeSet<Arc<str>> {
+        let mut tenants = BTreeSet::new();
         let mut current: Option<(usize, Arc<Mutex<Tail>>)> = None;
         for (index, record) in batch.iter().enumerate().filter(|(_, record)| record.origin_known()) {
             let at = batch.partition_index(index);

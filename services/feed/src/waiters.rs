@@ -1,7 +1,7 @@
 //! Long polls that wait for a tenant's next event.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex, PoisonError},
 };
 use tokio::sync::Notify;
@@ -41,7 +41,7 @@ impl Waiters {
     }
 
     /// Wakes those that wait for events of these tenants.
-    pub fn wake(&self, tenants: &HashSet<Arc<str>>) {
+    pub fn wake(&self, tenants: &BTreeSet<Arc<str>>) {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         for (notify, _) in tenants.iter().filter_map(|tenant| waiting.get(&**tenant)) {
             notify.notify_waiters();

@@ -1,7 +1,23 @@
 //! Waiting longer after each failure, with jitter, up to a bound.
 
-use rand::RngExt;
-use std::time::Duration;
+use rand::{RngExt, SeedableRng, rngs::SmallRng};
+use std::{cell::RefCell, time::Duration};
+
+thread_local! {
+    static JITTER: RefCell<Option<SmallRng>> = const { RefCell::new(None) };
+}
+
+/// Draws the jitter of this thread's waits from a seed from now on, so that a simulation can be repeated.
+pub fn seed_jitter(seed: u64) {
+    JITTER.set(Some(SmallRng::seed_from_u64(seed)));
+}
+
+fn jitter() -> f64 {
+    JITTER.with_borrow_mut(|seeded| match seeded {
+        Some(seeded) => seeded.random_range(0.5..=1.0),
+        None => rand::rng().random_range(0.5..=1.0),
+    })
+}
 
 /// Exponential backoff with full jitter: each wait is drawn between half the current step and the whole.
 #[derive(Clone, Debug)]
@@ -25,7 +41,7 @@ impl Backoff {
 
     /// The next wait, without waiting.
     pub fn next_delay(&mut self) -> Duration {
-        let delay = self.step.mul_f64(rand::rng().random_range(0.5..=1.0));
+        let delay = self.step.mul_f64(jitter());
         self.step = (self.step * 2).min(self.max);
         delay
     }

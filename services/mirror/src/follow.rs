@@ -32,8 +32,7 @@ pub async fn serve(
     listener: TcpListener,
     shutdown: CancellationToken,
 ) -> Result<()> {
-    let streams = Arc::new(Semaphore::new(limits.streams_max));
-    let sender = Sender { effects, limits: Arc::clone(&limits), region, streams, shutdown: shutdown.clone() };
+    let sender = Sender::new(effects, Arc::clone(&limits), region, shutdown.clone());
     let server = Server::builder()
         .http2_keepalive_interval(Some(limits.silence_max))
         .http2_keepalive_timeout(Some(limits.silence_max))
@@ -54,12 +53,21 @@ fn connections(listener: TcpListener, user_timeout: Duration) -> impl Stream<Ite
     })
 }
 
-struct Sender {
+/// Answers `Follow`.
+pub struct Sender {
     effects: Effects,
     limits: Arc<Limits>,
     region: String,
     streams: Arc<Semaphore>,
     shutdown: CancellationToken,
+}
+
+impl Sender {
+    /// A sender of `region`'s own log; its streams end when asked to stop.
+    pub fn new(effects: Effects, limits: Arc<Limits>, region: String, shutdown: CancellationToken) -> Self {
+        let streams = Arc::new(Semaphore::new(limits.streams_max));
+        Self { effects, limits, region, streams, shutdown }
+    }
 }
 
 #[tonic::async_trait]

@@ -14,7 +14,7 @@ mod session;
 mod tail;
 pub mod wire;
 
-pub use follow::serve;
+pub use follow::{Sender, serve};
 pub use frame::frames_of;
 pub use lane::CONTENT_TYPE_REFUSED;
 pub use local_log::LocalLog;

@@ -62,11 +62,20 @@ impl<'a> Session<'a> {
             // A full hand is not silence of the peer.
             let reads = self.pending_bytes < self.receiver.limits.pending_bytes_max;
             heard = if reads { heard } else { Instant::now() };
+            // In this order: what is always ready comes last.
             tokio::select! {
+                biased;
                 () = shutdown.cancelled() => return Ok(End::Stopped),
                 Some(settled) = self.under_way.next(), if !self.under_way.is_empty() => {
                     if let Some(end) = self.settle(settled)? {
                         return Ok(end);
+                    }
+                }
+                _ = tick.tick() => {
+                    self.tell_lag().await;
+                    ensure!(heard.elapsed() < self.receiver.limits.silence_max, "{} is silent", self.receiver.peer);
+                    if self.rejoin_at.is_some_and(|at| at <= Instant::now()) {
+                        return Ok(End::Again);
                     }
                 }
                 frame = frames.next(), if reads => {
@@ -75,13 +84,6 @@ impl<'a> Session<'a> {
                     heard = Instant::now();
                     self.receiver.meters.connected.set(1.0);
                     backoff.reset();
-                }
-                _ = tick.tick() => {
-                    self.tell_lag().await;
-                    ensure!(heard.elapsed() < self.receiver.limits.silence_max, "{} is silent", self.receiver.peer);
-                    if self.rejoin_at.is_some_and(|at| at <= Instant::now()) {
-                        return Ok(End::Again);
-                    }
                 }
             }
         }
@@ -162,6 +164,7 @@ impl<'a> Session<'a> {
         let mut stop = std::pin::pin!(stop);
         while !self.under_way.is_empty() {
             tokio::select! {
+                biased;
                 () = &mut stop => return,
                 Some(settled) = self.under_way.next() => {
                     if let Err(error) = self.note(settled) {

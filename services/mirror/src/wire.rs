@@ -2,7 +2,7 @@
 
 use crate::{Ask, Frames, Limits, Place, Received, Shipment};
 use anyhow::{Context, Result, anyhow, bail};
-use futures::{StreamExt, TryStreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
 use hyper_util::client::legacy::connect::HttpConnector;
 use meridian_proto::{PartitionId, Topic};
 use std::{collections::BTreeMap, sync::Arc};
@@ -77,16 +77,25 @@ pub async fn receive_frames(peers: Arc<Peers>, ask: Ask) -> Result<Received> {
     let request = FollowRequest { region: peers.own_region.clone(), from: from.collect() };
     let mut client = MirrorClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let answer = tokio::time::timeout(limits.answer_timeout, client.follow(Request::new(request)));
-    match answer.await.with_context(|| format!("{} did not answer in time", ask.peer))? {
-        Ok(response) => Ok(Received::Following(frames(response.into_inner(), &ask.peer))),
+    let answer = answer.await.with_context(|| format!("{} did not answer in time", ask.peer))?;
+    received(&ask.peer, answer.map(tonic::Response::into_inner))
+}
+
+/// What a peer's answer to `Follow` means.
+///
+/// # Errors
+/// When it refuses for another reason than its log's bounds.
+pub fn received(peer: &str, answer: Result<impl Stream<Item = Result<v1::Frame, Status>> + Send + 'static, Status>) -> Result<Received> {
+    match answer {
+        Ok(stream) => Ok(Received::Following(frames(stream, peer))),
         Err(status) => match out_of_range(&status) {
             Some(refused) => Ok(refused),
-            None => Err(anyhow!("{} refuses: {:?} {}", ask.peer, status.code(), status.message())),
+            None => Err(anyhow!("{peer} refuses: {:?} {}", status.code(), status.message())),
         },
     }
 }
 
-fn frames(stream: tonic::Streaming<v1::Frame>, peer: &str) -> Frames {
+fn frames(stream: impl Stream<Item = Result<v1::Frame, Status>> + Send + 'static, peer: &str) -> Frames {
     let peer = peer.to_owned();
     stream.map_err(move |status| anyhow!("{peer} ended the stream: {:?} {}", status.code(), status.message())).boxed()
 }

@@ -89,6 +89,7 @@ impl Lane {
                     }
                     backoff.reset();
                     tokio::select! {
+                        biased;
                         () = self.board.hint(self.id.partition) => {}
                         () = tokio::time::sleep_until(self.seal_at) => {}
                     }

@@ -28,7 +28,7 @@ pub struct Outgoing {
 /// Where the log says that sealing stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LastWatermark {
-    /// The time through which the last watermark reaches; `None` when none was ever written.
+    /// The time through which watermarks reach, be it the last one or one before it; `None` when none was ever written.
     pub through: Option<CommitTime>,
     /// Events of a later commit time that stand in the log, in order of id, each once: wherever they are among the records
     /// that were appended since that time, for live events overtake the watermarks.
@@ -99,7 +99,8 @@ fn walk_back(batch: &Batch, id: &PartitionId, found: &mut LastWatermark) -> bool
                 found.published.push(event);
             }),
             Kind::Watermark => Watermark::decode(bytes).ok().filter(|watermark| is_of(watermark, id)).map(|watermark| {
-                found.through.get_or_insert(CommitTime(watermark.through_us));
+                // The greatest, not the last: one of an earlier try, or of another relay, may have come late.
+                found.through = found.through.max(Some(CommitTime(watermark.through_us)));
             }),
             Kind::Unknown => None,
         };
@@ -113,4 +114,45 @@ fn walk_back(batch: &Batch, id: &PartitionId, found: &mut LastWatermark) -> bool
 
 fn is_of(watermark: &Watermark, id: &PartitionId) -> bool {
     watermark.region == id.topic.region && watermark.generation == id.topic.generation && watermark.partition == u32::from(id.partition)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use adapters::redpanda::Record;
+
+    fn id() -> PartitionId {
+        PartitionId { topic: "events.iad.g1".parse().unwrap(), partition: 3 }
+    }
+
+    /// Watermarks by (through, append time), both in seconds, in the order of the log.
+    fn check(watermarks: &[(u64, i64)], expected: Option<u64>) {
+        let bytes = |through: u64| {
+            let of =
+                Watermark { region: "iad".into(), generation: 1, partition: 3, through_us: through * 1_000_000, ..Watermark::default() };
+            of.encode_to_vec()
+        };
+        let values: Vec<Vec<u8>> = watermarks.iter().map(|(through, _)| bytes(*through)).collect();
+        let (partition, mut found) = (id(), LastWatermark::default());
+        let records = watermarks.iter().zip(&values).enumerate().map(|(offset, ((_, appended_s), value))| Record {
+            partition: &partition,
+            local_offset: offset as u64,
+            offset: offset as u64,
+            relayed_ms: appended_s * 1_000,
+            appended_ms: appended_s * 1_000,
+            kind: Kind::Watermark,
+            content_type: meridian_proto::CONTENT_TYPE_WATERMARK,
+            value,
+        });
+        walk_back(&Batch::of(records), &id(), &mut found);
+        assert_eq!(found.through, expected.map(|through| CommitTime(through * 1_000_000)), "{watermarks:?}");
+    }
+
+    #[test]
+    fn a_watermark_that_came_late_takes_nothing_back() {
+        check(&[], None);
+        check(&[(10, 13), (11, 14), (12, 15)], Some(12));
+        check(&[(10, 13), (12, 15), (11, 16)], Some(12));
+        check(&[(12, 15), (10, 15), (11, 16)], Some(12));
+    }
 }

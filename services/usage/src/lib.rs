@@ -14,10 +14,10 @@ mod http;
 mod meters;
 mod windows;
 
-pub use answer::{Answer, UsageWindow};
+pub use answer::{Answer, Question, UsageWindow, answer};
 pub use completeness::{Completeness, Gap, completeness};
 pub use config::Config;
-pub use conflicts::{Conflict, Conflicts, Payload};
+pub use conflicts::{Conflict, Conflicts, Payload, conflicts};
 pub use http::{Usage, openapi, routes};
 pub use meters::{Meter, Meters};
 pub use windows::{WINDOWS_MAX, Window, WindowError, edges, zone};
