@@ -108,7 +108,7 @@ pub async fn poll_and_commit(process: Arc<Process>, (): ()) -> Result<Polled> {
                 && record.partition.topic.generation == row.generation
                 && record.partition.partition == row.partition
         };
-        if let Some(last) = batch.iter().filter(mine).last().map(|record| (record.offset, record.local_offset)) {
+        if let Some(last) = batch.iter().rfind(mine).map(|record| (record.offset, record.local_offset)) {
             (row.next_offset, row.local_offset) = (last.0 + 1, last.1 + 1);
         }
     }
