@@ -32,7 +32,7 @@ fn functions(folder: &Path, names: &mut BTreeSet<String>) {
 fn every_row_names_what_exists() {
     let table = fs::read_to_string(root().join("docs/field-reports.md")).expect("the table");
     let mut names = BTreeSet::new();
-    ["services", "live"].iter().for_each(|folder| functions(&root().join(folder), &mut names));
+    ["services", "live", "proto"].iter().for_each(|folder| functions(&root().join(folder), &mut names));
     let bugs: BTreeSet<String> = Bug::ALL.iter().map(|bug| format!("{bug:?}")).collect();
     let rows: Vec<&str> = table.lines().filter(|line| line.contains(" P0 |") || line.contains(" P1 |")).collect();
     assert_eq!(rows.len(), ROWS);
