@@ -57,7 +57,12 @@ async fn use_log(log: &Log, own: &Topic, copy: &Topic) -> Vec<String> {
             seen.push(format!("from {from_local}: {told:?}"));
         }
         for wanted in [0, 2, 40, 41, 42, 43] {
-            seen.push(format!("{wanted} is at {}", (log.find_position)((id(topic), wanted)).await.unwrap()));
+            let from_local = (log.find_position)((id(topic), wanted)).await.unwrap();
+            let span = ReadSpan { partition: id(topic), from_local, records_max: 10, bytes_max: 1 << 20 };
+            let batch = (log.read_span)(span).await.unwrap();
+            // Where a search ends among strangers is open; what a reader meets first is not.
+            let first = batch.iter().find(|record| record.origin_known()).map(|record| (record.local_offset, record.offset));
+            seen.push(format!("{wanted}: {first:?}"));
         }
     }
     seen

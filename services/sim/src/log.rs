@@ -87,7 +87,10 @@ impl Partition {
             return wanted.clamp(self.low, self.high());
         }
         let at = self.records.iter().position(|stored| stored.origin.is_some_and(|origin| origin.offset >= wanted));
-        at.map_or(self.high(), |at| self.low + at as u64)
+        let at = at.unwrap_or(self.records.len());
+        // A search among records that nobody's mirror put there may end before them.
+        let strangers = self.records[..at].iter().rev().take_while(|stored| stored.origin.is_none()).count();
+        self.low + (at - strangers) as u64
     }
 }
 
