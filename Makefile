@@ -6,7 +6,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help drill test unit live up status down smoke load build prerequisites fetch
+.PHONY: help drill drills test unit live up status down smoke load build prerequisites fetch
 
 REGIONS ?= 3
 DRILL ?= region-kill
@@ -17,8 +17,7 @@ DURATION ?=
 native := target/release/native
 loadtest := target/release/loadtest
 load_options := $(if $(RATE),--rate $(RATE)) $(if $(DURATION),--duration $(DURATION))
-# A name of loadtest/drills or loadtest/plans, or the path of a file.
-drill_file := $(if $(wildcard $(DRILL)),$(DRILL),loadtest/drills/$(DRILL).toml)
+# A name of loadtest/plans, or the path of a file.
 plan_file := $(if $(wildcard $(PLAN)),$(PLAN),loadtest/plans/$(PLAN).toml)
 
 help: ## This list
@@ -36,7 +35,13 @@ fetch: build ## Fetch the engines into the user's cache, once
 	@$(native) fetch
 
 drill: fetch ## Three regions, load, iad killed and returned, verdict and report
-	@$(native) run --regions $(REGIONS) -- $(loadtest) drill $(drill_file) $(load_options)
+	@$(native) run --regions $(REGIONS) -- $(loadtest) drill run $(DRILL) $(load_options)
+
+drills: fetch ## DRILLS= one after the other, each in a world of its own (all of them when not given)
+	@bad=(); for drill in $(or $(DRILLS),$$($(loadtest) drill list --names)); do \
+	  $(native) run --regions $(REGIONS) -- $(loadtest) drill run $$drill $(load_options) || bad+=("$$drill"); \
+	done; \
+	if [ $${#bad[@]} != 0 ]; then echo "drills: not good: $${bad[*]}" >&2; exit 1; fi; echo "drills: all good"
 
 smoke: fetch ## One region, seconds: one event's whole way
 	@$(native) run --regions 1 -- $(loadtest) smoke

@@ -127,6 +127,8 @@ pub struct Limits {
 pub struct Drill {
     /// Shown in reports.
     pub name: String,
+    /// What it does and what has to hold, in a sentence.
+    pub about: String,
     /// The load.
     pub plan: Plan,
     /// In order of time.
@@ -137,6 +139,7 @@ pub struct Drill {
 #[serde(deny_unknown_fields)]
 struct DrillFile {
     name: String,
+    about: String,
     plan: String,
     #[serde(default)]
     faults: Vec<Fault>,
@@ -222,20 +225,21 @@ impl Drill {
     /// # Errors
     /// Names the file and the field that is wrong.
     pub fn read(path: &Path, overrides: Overrides) -> Result<Self> {
-        let DrillFile { name, plan, mut faults } = read(path)?;
+        let DrillFile { name, about, plan, faults } = read(path)?;
         let beside = path.parent().unwrap_or(Path::new("."));
         let plan = Plan::read(&beside.join(&plan), overrides)?;
+        let mut faults: Vec<Fault> = faults.iter().flat_map(Fault::each).collect();
         for fault in &faults {
             let at = fault.at;
             ensure!((0.0..=1.0).contains(&at), "{}: a fault's at = {at} must be a fraction of the duration, 0 to 1", path.display());
         }
         faults.sort_by(|a, b| a.at.total_cmp(&b.at));
-        Ok(Self { name, plan, faults })
+        Ok(Self { name, about, plan, faults })
     }
 
     /// A drill without faults.
     pub fn of_plan(plan: Plan) -> Self {
-        Self { name: plan.name.clone(), plan, faults: Vec::new() }
+        Self { name: plan.name.clone(), about: String::new(), plan, faults: Vec::new() }
     }
 
     /// Says whether every region named by a fault is there.
@@ -295,7 +299,7 @@ mod tests {
     #[test]
     fn errors_name_what_is_wrong() {
         let fault = "[[faults]]\nat = 0.5\naction = \"kill_region\"\nregion = \"iad\"\nmode = \"crash\"\n";
-        let head = "name = \"x\"\nplan = \"plan.toml\"\n";
+        let head = "name = \"x\"\nabout = \"y\"\nplan = \"plan.toml\"\n";
         let drill_ok = drill(&format!("{head}{fault}")).unwrap();
         assert!(drill_ok.check_regions(&["fra".into()]).unwrap_err().to_string().contains("\"iad\""));
         for (text, part) in [
@@ -304,7 +308,7 @@ mod tests {
             (format!("{head}{}", fault.replace("kill_region", "nuke")), "nuke"),
             (format!("{head}{}", fault.replace("crash", "gently")), "gently"),
             (format!("{head}{}", fault.replace("region = \"iad\"\n", "")), "region"),
-            ("name = \"x\"\nplan = \"none.toml\"\n".to_owned(), "none.toml"),
+            ("name = \"x\"\nabout = \"y\"\nplan = \"none.toml\"\n".to_owned(), "none.toml"),
         ] {
             let error = format!("{:#}", drill(&text).unwrap_err());
             assert!(error.contains(part), "{part:?} not in {error:?}");

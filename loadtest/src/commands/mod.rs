@@ -2,6 +2,7 @@
 
 mod drill;
 mod inside;
+mod list;
 mod rerun;
 mod smoke;
 
@@ -23,12 +24,13 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a drill: a load with faults, then audit, verdict and report
+    /// Drills: loads with faults, then audit, verdict and report
     Drill {
-        /// For example loadtest/drills/region-kill.toml
-        file: PathBuf,
-        #[command(flatten)]
-        options: LoadOptions,
+        /// Folder of drills
+        #[arg(long, global = true, default_value = "loadtest/drills", value_name = "DIR")]
+        drills: PathBuf,
+        #[command(subcommand)]
+        command: DrillCommand,
     },
     /// Run a plan without faults, then audit, verdict and report
     Load {
@@ -57,6 +59,35 @@ enum Command {
         /// Read the regions of the living world anew first
         #[arg(long)]
         again: bool,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum DrillCommand {
+    /// Name the drills
+    List {
+        /// Names only
+        #[arg(long)]
+        names: bool,
+    },
+    /// Show what a drill does, and when
+    Show {
+        /// A name, or the path of a file
+        drill: String,
+        #[command(flatten)]
+        options: LoadOptions,
+    },
+    /// Run a drill
+    Run {
+        /// A name, or the path of a file
+        drill: String,
+        #[command(flatten)]
+        options: LoadOptions,
+    },
+    /// Draw run.json of a run again
+    Report {
+        /// The run's folder
+        run: PathBuf,
     },
 }
 
@@ -105,7 +136,12 @@ pub async fn run() -> ExitCode {
     let Cli { world, command } = Cli::parse();
     let work = async {
         match command {
-            Command::Drill { file, options } => drill::drill(world.as_deref(), &file, &options).await,
+            Command::Drill { drills, command } => match command {
+                DrillCommand::List { names } => list::list(&drills, names),
+                DrillCommand::Show { drill, options } => list::show(&list::find(&drills, &drill)?, &options),
+                DrillCommand::Run { drill, options } => drill::drill(world.as_deref(), &list::find(&drills, &drill)?, &options).await,
+                DrillCommand::Report { run } => rerun::report(&run),
+            },
             Command::Load { plan, options } => drill::load(world.as_deref(), &plan, &options).await,
             Command::Smoke { region } => smoke::smoke(world.as_deref(), region).await,
             Command::Audit(options) => inside::audit(world.as_deref(), &options).await,
