@@ -22,7 +22,7 @@ plan_file := $(if $(wildcard $(PLAN)),$(PLAN),loadtest/plans/$(PLAN).toml)
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo "  Parameters: REGIONS=1..5 (now $(REGIONS)), DRILL=$(DRILL), PLAN=$(PLAN), RATE= events/s a region, DURATION= seconds"
+	@echo "  Parameters: REGIONS=1..5 (now $(REGIONS)), DRILL=$(DRILL), DRILLS=, PLAN=$(PLAN), RATE= events/s a region, DURATION= seconds"
 
 prerequisites: ## Check what this machine must have; install what is missing where allowed
 	@deploy/native/prerequisites.sh
@@ -38,8 +38,10 @@ drill: fetch ## Three regions, load, iad killed and returned, verdict and report
 	@$(native) run --regions $(REGIONS) -- $(loadtest) drill run $(DRILL) $(load_options)
 
 drills: fetch ## DRILLS= one after the other, each in a world of its own (all of them when not given)
-	@bad=(); for drill in $(or $(DRILLS),$$($(loadtest) drill list --names)); do \
-	  $(native) run --regions $(REGIONS) -- $(loadtest) drill run $$drill $(load_options) || bad+=("$$drill"); \
+	@drills="$(DRILLS)"; [ -n "$$drills" ] || drills=$$($(loadtest) drill list --names); \
+	bad=(); for drill in $$drills; do \
+	  code=0; $(native) run --regions $(REGIONS) -- $(loadtest) drill run $$drill $(load_options) || code=$$?; \
+	  case $$code in 0) ;; 130) exit 130 ;; *) bad+=("$$drill") ;; esac; \
 	done; \
 	if [ $${#bad[@]} != 0 ]; then echo "drills: not good: $${bad[*]}" >&2; exit 1; fi; echo "drills: all good"
 

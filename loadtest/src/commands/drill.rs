@@ -68,8 +68,7 @@ async fn run(world: Option<&Path>, kind: &str, drill: Drill, options: &LoadOptio
     let (processes, cpu_seconds_elsewhere) = machine::used(&before, &after);
 
     let Converged { audits, mut verdict, after } = converged;
-    // What was not inflicted was not survived.
-    verdict.doubt(faults.iter().filter_map(|fault| Some(format!("fault not carried out: {}: {}", fault.what, fault.error.as_ref()?))));
+    verdict.doubt(json::not_inflicted(&faults));
     let latency = latency::measure(&history, &audits);
     let run = Run {
         schema: json::SCHEMA.into(),

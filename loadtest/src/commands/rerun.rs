@@ -20,13 +20,14 @@ pub fn report(folder: &Path) -> Result<u8> {
     Ok(0)
 }
 
-/// The history and the audits decide; `run.json` is brought into line with them.
+/// The history, the audits and the faults decide; `run.json` is brought into line with them.
 pub async fn check(world: Option<&Path>, folder: &Path, again: bool) -> Result<u8> {
     let mut run = write::read_run(folder)?;
     let history = History::read(&folder.join("history.ndjson"))?;
     let audits = if again { audited(world, &run, &history).await? } else { write::read_audits(folder)? };
     let latency = latency::measure(&history, &audits);
     run.verdict = judge(&history, &audits);
+    run.verdict.doubt(json::not_inflicted(&run.faults));
     run.converged_s = run.converged_s.filter(|_| run.verdict.good);
     run.pairs = json::pairs(&latency);
     run.series = json::series(&history, &latency);

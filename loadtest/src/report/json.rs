@@ -165,6 +165,11 @@ pub struct FaultMark {
     pub error: Option<String>,
 }
 
+/// What was not inflicted was not survived: reasons to doubt a run.
+pub fn not_inflicted(faults: &[FaultMark]) -> Vec<String> {
+    faults.iter().filter_map(|fault| Some(format!("fault not carried out: {}: {}", fault.what, fault.error.as_ref()?))).collect()
+}
+
 /// What was sent and what was answered.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Operations {

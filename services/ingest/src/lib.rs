@@ -89,12 +89,12 @@ impl Default for Limits {
             row_bytes_max: 256 * 1024,
             row_events_max: 65_535,
             in_flight_bytes_max: 32 * 1024 * 1024,
-            fence: Duration::from_secs(2),
+            fence: adapters::scylla::FENCE,
             statement_timeout: adapters::scylla::STATEMENT_TIMEOUT,
             request_timeout: Duration::from_secs(5),
             hint_timeout: Duration::from_millis(100),
             hints_max: 256,
-            window: Duration::from_secs(10),
+            window: adapters::scylla::WINDOW,
         }
     }
 }

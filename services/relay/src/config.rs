@@ -1,12 +1,15 @@
 //! The relay's configuration: the keys of `config.toml`.
 
 use crate::Limits;
-use adapters::{clock::EPSILON_US, nats::NatsConfig, redpanda::RedpandaConfig, scylla::ScyllaConfig};
+use adapters::{
+    clock::EPSILON_US,
+    nats::NatsConfig,
+    redpanda::RedpandaConfig,
+    scylla::{FENCE, ScyllaConfig},
+};
 use serde::Deserialize;
 use std::time::Duration;
 
-/// L of rule R1: the same in ingest.
-const FENCE: Duration = Duration::from_secs(2);
 /// What the log takes as one record, less its frame.
 const EVENT_BYTES_MAX: usize = 900_000;
 

@@ -10,9 +10,6 @@ use anyhow::Result;
 use meridian_proto::{KEY_FUNCTION, PARTITIONS};
 use std::sync::Arc;
 
-/// Window of the change log of a generation that the relay has to register itself.
-const WINDOW_MS: u64 = 10_000;
-
 /// What registering needs.
 pub struct Registry {
     /// The database.
@@ -40,7 +37,7 @@ pub async fn register_generation(registry: Arc<Registry>, (): ()) -> Result<Gene
                 region: region.clone(),
                 generation: 1,
                 partitions: PARTITIONS,
-                window_ms: WINDOW_MS,
+                window_ms: scylla::WINDOW.as_millis() as u64,
                 key_function: KEY_FUNCTION.into(),
                 cluster_id: cluster_id.clone(),
                 host_ids: Vec::new(),

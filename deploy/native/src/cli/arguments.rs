@@ -10,12 +10,12 @@ use std::path::PathBuf;
 
 const AFTER_HELP: &str = "\
 Examples:
-  native run --regions 3 -- loadtest run plan.toml    a world for the life of one command
+  native run -- target/release/loadtest drill run log-down    a world for the life of one command
   native up                                           a world in the background; then:
   native status
   native cut fra iad                                  silence between two regions, until: native heal
   native link fra sin --latency 200ms --loss 1%
-  native kill iad --mode blackhole                    a power loss; bring it back: native start iad
+  native kill iad --mode blackhole                    silence, then gone; bring it back: native start iad
   native exec fra -- curl http://iad:8080/livez       inside a region
   native down";
 
@@ -108,7 +108,7 @@ pub enum Command {
     Kill {
         /// The region
         region: String,
-        /// crash: processes die, peers get resets; blackhole: power loss, peers hear nothing
+        /// crash: processes die, peers get resets; blackhole: peers hear nothing
         #[arg(long, value_enum, default_value_t = KillMode::Crash)]
         mode: KillMode,
     },

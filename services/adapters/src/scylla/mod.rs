@@ -26,6 +26,12 @@ use std::{sync::Arc, time::Duration};
 /// After this a statement's outcome is unknown. Less than the acknowledgement fence.
 pub const STATEMENT_TIMEOUT: Duration = Duration::from_millis(1500);
 
+/// L of rule R1: ingest counts no row that is acknowledged later than this after its commit time, and the relay seals no earlier.
+pub const FENCE: Duration = Duration::from_secs(2);
+
+/// Window of the change log of a new generation: a storage bucket.
+pub const WINDOW: Duration = Duration::from_secs(10);
+
 /// How far a write must have come before it counts as done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Ack {
