@@ -89,7 +89,7 @@ pub fn missing(world: &World, since_us: u64) -> Vec<Broken> {
     let mut missing = Vec::new();
     for region in 0..state.regions.len() {
         let place = &mut state.regions[region];
-        let progress = Progress { rows: place.store.own_positions(), parked: Vec::new() };
+        let progress = Progress { store: place.store.id.clone(), rows: place.store.own_positions(), parked: Vec::new() };
         for (origin, complete) in completeness(&regions, &progress) {
             let through = complete.through.as_deref().and_then(microseconds).unwrap_or_default();
             if through < since_us {

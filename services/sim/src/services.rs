@@ -219,7 +219,7 @@ pub fn usage_effects(process: &Arc<Process>) -> usage::Effects {
         read_progress: bind(process, store::read_progress),
         sum_meter: bind(process, store::sum_meter),
         list_conflicts: bind(process, store::list_conflicts),
-        read_release: bind(process, store::read_release),
+        read_store: bind(process, store::read_store),
     };
     planted::usage(process, effects)
 }

@@ -5,7 +5,7 @@
 
 use crate::world::{Process, World};
 use adapters::clickhouse::{
-    Bucket, ConflictRow, InsertBlock, ListConflicts, ParkedRow, PositionRow, Positions, Progress, SaveProgress, SumMeter,
+    Bucket, ConflictRow, InsertBlock, ListConflicts, ParkedRow, PositionRow, Positions, Progress, SaveProgress, StoreRow, SumMeter,
 };
 use anyhow::{Context, Result, bail, ensure};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -236,7 +236,7 @@ pub async fn read_progress(process: Arc<Process>, (): ()) -> Result<Progress> {
     for row in store.parked.values().filter(|row| row.state == 0) {
         *parked.entry(row.origin.clone()).or_default() += 1;
     }
-    Ok(Progress { rows: store.own_positions(), parked: parked.into_iter().collect() })
+    Ok(Progress { store: store.id.clone(), rows: store.own_positions(), parked: parked.into_iter().collect() })
 }
 
 /// See [`adapters::clickhouse::sum_meter`]: one window over everything. Notes of what it was made.
@@ -291,7 +291,9 @@ pub async fn list_conflicts(process: Arc<Process>, question: ListConflicts) -> R
     Ok(rows)
 }
 
-/// See [`adapters::clickhouse::read_release`].
-pub async fn read_release(_: Arc<Process>, (): ()) -> Result<String> {
-    Ok("simulated".into())
+/// See [`adapters::clickhouse::read_store`].
+pub async fn read_store(process: Arc<Process>, (): ()) -> Result<StoreRow> {
+    carried_out(&process).await?;
+    let store = process.world.state().regions[process.region].store.id.clone();
+    Ok(StoreRow { store, release: "simulated".into() })
 }

@@ -1,7 +1,7 @@
 //! Answering a question for usage.
 
 use crate::{Completeness, Effects, Meters, Window, WindowError, completeness::completeness, time_zone_rules, windows};
-use adapters::clickhouse::{Bucket, SumMeter};
+use adapters::clickhouse::{Bucket, StoreRow, SumMeter};
 use api::{Kind, Problem};
 use jiff::{Timestamp, tz::TimeZone};
 use serde::{Deserialize, Serialize};
@@ -88,7 +88,6 @@ pub async fn answer(
         let field = if error == WindowError::TooMany { "window" } else { "to" };
         Problem::at(Kind::Invalid, field, error.to_string())
     })?;
-    let engine = (effects.read_release)(()).await.map_err(unavailable)?;
     // Before the sums: what is stored later can only make them more complete than is said.
     let progress = (effects.read_progress)(()).await.map_err(unavailable)?;
     let micros: Vec<i64> = edges.iter().map(|edge| edge.as_microsecond()).collect();
@@ -101,6 +100,11 @@ pub async fn answer(
         end_us: *end_us,
     };
     let buckets = (effects.sum_meter)(sum).await.map_err(unavailable)?;
+    // After the sums: progress of a store that was made anew before them says nothing of them.
+    let StoreRow { store, release } = (effects.read_store)(()).await.map_err(unavailable)?;
+    if store != progress.store {
+        return Err(unavailable(anyhow::anyhow!("the store {} became {store} while it answered", progress.store)));
+    }
     Ok(Answer {
         meter: meter.name.clone(),
         region: region.into(),
@@ -109,7 +113,7 @@ pub async fn answer(
         complete: completeness(regions, &progress),
         meters: meters.hash().into(),
         tz_rules: time_zone_rules().into(),
-        engine,
+        engine: release,
     })
 }
 

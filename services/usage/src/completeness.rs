@@ -80,7 +80,7 @@ mod tests {
 
     fn check(rows: Vec<PositionRow>, expected: Option<(u64, u64)>) {
         let regions = ["fra".to_owned()];
-        let found = completeness(&regions, &Progress { rows, parked: vec![("iad".into(), 1)] });
+        let found = completeness(&regions, &Progress { rows, parked: vec![("iad".into(), 1)], ..Progress::default() });
         let fra = &found["fra"];
         assert_eq!(
             (fra.since.clone(), fra.through.clone()),
@@ -110,7 +110,11 @@ mod tests {
     #[test]
     fn gaps_and_parked_records_are_named() {
         let gap = PositionRow { gap_from_us: 10, gap_through_us: 12, ..row("fra", 1, 0, 5, 10) };
-        let progress = Progress { rows: vec![gap.clone(), PositionRow { partition: 1, ..gap }], parked: vec![("fra".into(), 3)] };
+        let progress = Progress {
+            rows: vec![gap.clone(), PositionRow { partition: 1, ..gap }],
+            parked: vec![("fra".into(), 3)],
+            ..Progress::default()
+        };
         let found = &completeness(&["fra".into()], &progress)["fra"];
         assert_eq!(found.gaps, [Gap { from: "1970-01-01T00:00:00.000010Z".into(), through: "1970-01-01T00:00:00.000012Z".into() }]);
         assert_eq!((found.parked, found.through.as_deref()), (3, Some("1970-01-01T00:00:00.000010Z")));

@@ -3,7 +3,8 @@
 //! Comes in: questions of a tenant for a meter over time. Goes out: exact sums by window, each identity counted once, and with
 //! every answer how complete it is.
 //!
-//! **Completeness is read before the sums, in the same replica**: what it claims is in them. **The tenant comes from the bearer
+//! **Completeness is read before the sums, in the same replica**: what it claims is in them; a store that was made anew in between
+//! answers nothing. **The tenant comes from the bearer
 //! key and from nowhere else.**
 
 mod answer;
@@ -22,7 +23,7 @@ pub use http::{Usage, openapi, routes};
 pub use meters::{Meter, Meters};
 pub use windows::{WINDOWS_MAX, Window, WindowError, edges, zone};
 
-use adapters::clickhouse::{Bucket, ConflictRow, ListConflicts, Progress, SumMeter};
+use adapters::clickhouse::{Bucket, ConflictRow, ListConflicts, Progress, StoreRow, SumMeter};
 use anyhow::Result;
 use kit::{
     Effect,
@@ -43,8 +44,8 @@ pub struct Effects {
     pub sum_meter: Effect<SumMeter, Vec<Bucket>>,
     /// A tenant's identities with several payloads.
     pub list_conflicts: Effect<ListConflicts, Vec<ConflictRow>>,
-    /// The engine's release.
-    pub read_release: Effect<(), String>,
+    /// Which store answers.
+    pub read_store: Effect<(), StoreRow>,
 }
 
 /// Version of the time zone rules that windows are cut by.

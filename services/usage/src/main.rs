@@ -30,7 +30,7 @@ async fn main() -> Result<()> {
         read_progress: timed("read_progress", bind(&store, clickhouse::read_progress)),
         sum_meter: timed("sum_meter", limited(config.questions_max, patience, bind(&store, clickhouse::sum_meter))),
         list_conflicts: timed("list_conflicts", limited(config.questions_max, patience, bind(&store, clickhouse::list_conflicts))),
-        read_release: timed("read_release", bind(&store, clickhouse::read_release)),
+        read_store: timed("read_store", bind(&store, clickhouse::read_store)),
     };
     let keys = Keys::watch(&config.keys_file, shutdown.clone()).await?;
     let (region, regions) = (config.region.into(), config.regions.into());

@@ -1,7 +1,7 @@
 //! The API over fakes of the store.
 #![allow(clippy::unwrap_used)]
 
-use adapters::clickhouse::{Bucket, ConflictRow, PositionRow, Progress};
+use adapters::clickhouse::{Bucket, ConflictRow, PositionRow, Progress, StoreRow};
 use anyhow::{Result, bail};
 use axum::{
     Router,
@@ -30,11 +30,11 @@ fn fakes() -> Effects {
                 through_us: 1_774_000_000_000_000,
                 ..PositionRow::default()
             };
-            Ok(Progress { rows: vec![row], parked: vec![("iad".into(), 2)] })
+            Ok(Progress { store: "one".into(), rows: vec![row], parked: vec![("iad".into(), 2)] })
         }),
         sum_meter: effect(|_| async { Ok(vec![Bucket { start_us: 1_774_738_800_000_000, value: "0.3".into(), events: 2, skipped: 1 }]) }),
         list_conflicts: unused("list_conflicts"),
-        read_release: effect(|()| async { Ok("26.9.2.1".into()) }),
+        read_store: effect(|()| async { Ok(StoreRow { store: "one".into(), release: "26.9.2.1".into() }) }),
     }
 }
 
@@ -130,6 +130,15 @@ async fn what_is_wrong_is_named() -> Result<()> {
         let (status, problem) = get(&service, &key, &format!("/v1/usage?{query}")).await?;
         assert_eq!((status, &problem["field"]), (StatusCode::UNPROCESSABLE_ENTITY, &field), "{query}: {problem}");
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_store_made_anew_between_progress_and_sums_is_503_and_no_claim() -> Result<()> {
+    let another = effect(|()| async { Ok(StoreRow { store: "another".into(), release: "26.9.2.1".into() }) });
+    let (service, key) = service(Effects { read_store: another, ..fakes() }).await?;
+    let (status, answer) = get(&service, &key, &format!("/v1/usage?{MONTH}")).await?;
+    assert_eq!((status, &answer["complete"]), (StatusCode::SERVICE_UNAVAILABLE, &Value::Null), "{answer}");
     Ok(())
 }
 

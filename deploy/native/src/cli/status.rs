@@ -11,6 +11,8 @@ const LAG: &str = "meridian_lag_seconds";
 const WATERMARK_AGE: &str = "meridian_watermark_age_seconds";
 const PARKED: &str = "meridian_parked_records";
 const DEAD_LETTERS: &str = "meridian_dead_letters";
+/// Exit code of `status` when there is a world that is not, or no longer, ready.
+const NOT_READY: i32 = 3;
 /// The order in which an event passes them.
 const HOPS: [&str; 5] = ["relay", "mirror", "sink", "feed", "consumer"];
 
@@ -18,10 +20,10 @@ pub fn status(dir: &StateDir, json: bool) -> Result<i32> {
     let status = Client::of(dir)?.status()?;
     if json {
         println!("{}", serde_json::to_string_pretty(&status)?);
-        return Ok(0);
+    } else {
+        print(&status);
     }
-    print(&status);
-    Ok(0)
+    Ok(if matches!(status.phase, Phase::Ready) { 0 } else { NOT_READY })
 }
 
 /// Prints all that a person wants to know.

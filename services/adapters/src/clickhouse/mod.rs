@@ -8,6 +8,8 @@ mod usage;
 
 pub use audit::{StoredEvent, read_events};
 pub use connect::{ClickHouse, InsertBlock, check_settings, insert_block};
-pub use progress::{ParkedRow, PositionRow, Positions, Progress, SaveProgress, load_positions, read_progress, save_positions};
+pub use progress::{
+    ParkedRow, PositionRow, Positions, Progress, SaveProgress, StoreRow, load_positions, read_progress, read_store, save_positions,
+};
 pub use schema::{execute_schema, statements};
-pub use usage::{Aggregation, Bucket, ConflictRow, ListConflicts, SumMeter, list_conflicts, read_release, sum_meter};
+pub use usage::{Aggregation, Bucket, ConflictRow, ListConflicts, SumMeter, list_conflicts, sum_meter};

@@ -77,6 +77,8 @@ pub struct SaveProgress {
 /// What completeness is computed from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
+    /// The store that it speaks of, as [`Positions::store`].
+    pub store: String,
     /// The furthest row of each partition, of this store only.
     pub rows: Vec<PositionRow>,
     /// (origin, records parked and neither redriven nor dismissed).
@@ -97,9 +99,8 @@ pub async fn load_positions(clickhouse: Arc<ClickHouse>, (): ()) -> Result<Posit
     read_positions(&clickhouse).await
 }
 
-async fn read_positions(clickhouse: &ClickHouse) -> Result<Positions> {
-    let store: String =
-        answered(clickhouse.read("SELECT id FROM store ORDER BY made_at, id LIMIT 1").fetch_one()).await.context("store id")?;
+async fn read_positions(clickhouse: &Arc<ClickHouse>) -> Result<Positions> {
+    let StoreRow { store, .. } = read_store(Arc::clone(clickhouse), ()).await?;
     let rows = answered(clickhouse.read(POSITIONS).param("store", &store).fetch_all()).await.context("positions")?;
     Ok(Positions { store, rows })
 }
@@ -136,7 +137,25 @@ where
 /// # Errors
 /// When the store does not answer.
 pub async fn read_progress(clickhouse: Arc<ClickHouse>, (): ()) -> Result<Progress> {
-    let Positions { rows, .. } = read_positions(&clickhouse).await?;
+    let Positions { store, rows } = read_positions(&clickhouse).await?;
     let parked = answered(clickhouse.read(PARKED).fetch_all()).await.context("parked")?;
-    Ok(Progress { rows, parked })
+    Ok(Progress { store, rows, parked })
+}
+
+/// Which store answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Row, Deserialize)]
+pub struct StoreRow {
+    /// Its own id, as [`Positions::store`].
+    pub store: String,
+    /// The engine's release.
+    pub release: String,
+}
+
+/// Which store answers, and the release that it runs on.
+///
+/// # Errors
+/// When the store does not answer in time, or no schema has been applied.
+pub async fn read_store(clickhouse: Arc<ClickHouse>, (): ()) -> Result<StoreRow> {
+    let query = clickhouse.read("SELECT id AS store, version() AS release FROM store ORDER BY made_at, id LIMIT 1");
+    answered(query.fetch_one()).await.context("store id")
 }

@@ -120,11 +120,3 @@ pub async fn list_conflicts(clickhouse: Arc<ClickHouse>, question: ListConflicts
     let query = clickhouse.read(CONFLICTS).param("tenant", &question.tenant).param("limit", question.limit);
     answered(query.fetch_all()).await.context("conflicts")
 }
-
-/// The engine's release.
-///
-/// # Errors
-/// When the store does not answer in time.
-pub async fn read_release(clickhouse: Arc<ClickHouse>, (): ()) -> Result<String> {
-    answered(clickhouse.read("SELECT version()").fetch_one()).await.context("release")
-}
